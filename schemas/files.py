@@ -1,0 +1,67 @@
+"""Every name on disk. Nobody else joins a path."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = [
+    "ATTEMPT_PREFIX",
+    "RAW_SUFFIX",
+    "SEALED_SUFFIX",
+    "TMP_SUFFIX",
+    "SegmentName",
+    "parse_segment_name",
+    "run_folder_name",
+    "segment_file_name",
+    "writer_id",
+]
+
+RAW_SUFFIX = ".jsonl"
+SEALED_SUFFIX = ".jsonl.zst"
+TMP_SUFFIX = ".tmp"
+ATTEMPT_PREFIX = ".attempt-"
+
+# 100 leaves room for the hash and stays below the 255 bytes of every common file system.
+_MAX_FOLDER = 100
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_SAFE_FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
+_SEGMENT = re.compile(r"(?P<writer>[^.]+)\.(?P<index>\d{5,})\.jsonl(?P<zst>\.zst)?\Z")
+
+
+class SegmentName(NamedTuple):
+    """What the name of a span file says."""
+
+    writer: str
+    index: int
+    sealed: bool
+
+
+def run_folder_name(experiment_name: str) -> str:
+    """The folder of an experiment: its name where that is a plain file name, else a safe form with a hash."""
+    if len(experiment_name) <= _MAX_FOLDER and _SAFE_FOLDER.match(experiment_name):
+        return experiment_name
+    digest = hashlib.sha256(experiment_name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    safe = _UNSAFE.sub("_", experiment_name)[:_MAX_FOLDER].lstrip(".-")
+    return f"{safe or 'run'}-{digest}"
+
+
+def writer_id(started: str, host: str, pid: int, token: str) -> str:
+    """Id of a writing process: `started` as YYYYmmddTHHMMSS in UTC, `token` at least 12 random hex digits."""
+    safe_host = re.sub(r"[^A-Za-z0-9_-]", "-", host)[:40] or "host"
+    return f"{started}-{safe_host}-{pid}-{token}"
+
+
+def segment_file_name(writer: str, index: int, *, sealed: bool = False) -> str:
+    """File name of segment `index` of `writer`."""
+    return f"{writer}.{index:05d}{SEALED_SUFFIX if sealed else RAW_SUFFIX}"
+
+
+def parse_segment_name(path: str | Path) -> SegmentName | None:
+    """The parts of a span file's name, or None for any other file (temporary ones included)."""
+    match = _SEGMENT.match(Path(path).name)
+    if match is None:
+        return None
+    return SegmentName(match["writer"], int(match["index"]), match["zst"] is not None)
