@@ -1,0 +1,18 @@
+# Each target says in one word what it is for; `.ci/run` is what a change must pass.
+.PHONY: check test demo ci bench soak clean
+
+check:  ## lint, format, types
+	.ci/check
+
+test:  ## the test command of README.md
+	.ci/test
+
+demo:  ## record, upload to a local Weave server, read back
+	.venv/bin/verl-trace demo
+
+ci:  ## all of it, as CI does
+	.ci/run
+
+clean:  ## what builds and tests leave behind; environments in .venv and .ci-envs stay
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -not -path './.ci-envs/*' -prune -exec rm -rf {} +

@@ -1,0 +1,134 @@
+"""Who may import whom: the table of docs/architecture.md, held against the sources."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import verl_trace
+
+PACKAGE = Path(verl_trace.__file__).resolve().parent
+FOLDERS = ("schemas", "recorder", "verl_plugin", "reader", "uploader", "viewer", "commands", "demo")
+ALLOWED = {
+    "schemas": set(),
+    "recorder": {"schemas"},
+    "verl_plugin": {"recorder", "schemas"},
+    "reader": {"schemas"},
+    "uploader": {"reader", "schemas"},
+    "viewer": {"reader", "schemas"},
+    # What a command needs of the recorder is its public face, never a module inside.
+    "commands": {"verl_plugin", "reader", "uploader", "viewer", "demo", "schemas", "recorder"},
+    "demo": set(FOLDERS),
+}
+# Beside the standard library. An empty set elsewhere means: not restricted here.
+THIRD_PARTY = {"schemas": {"orjson"}, "recorder": {"orjson", "zstandard"}, "reader": {"orjson", "zstandard"}}
+# Never loaded by `import verl_trace`: they are slow, open connections or patch other libraries.
+HEAVY = ("weave", "wandb", "requests", "rich", "typer", "click", "numpy", "torch", "pydantic", "ray", "verl")
+
+
+def sources(folder: str) -> list[Path]:
+    """The modules of a top-level folder."""
+    return sorted((PACKAGE / folder).rglob("*.py"))
+
+
+def imports(path: Path, *, top_level_only: bool = False) -> set[str]:
+    """Absolute dotted names that a module imports; own modules begin with `verl_trace.`."""
+    package = ["verl_trace", *path.relative_to(PACKAGE).parent.parts]
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found: set[str] = set()
+    for node in tree.body if top_level_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {f"{module}.{alias.name}" for alias in node.names} if node.level else {module}
+    return found
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_folder_imports_only_what_the_table_allows(folder: str) -> None:
+    """Dependencies point one way; the recorder and the reader know the schemas only."""
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in sources(folder)
+        for name in sorted(imports(path))
+        if name.startswith("verl_trace.") and name.split(".")[1] not in {folder, *ALLOWED[folder], "__version__"}
+    ]
+
+    assert wrong == []
+
+
+def test_commands_use_the_recorder_by_its_front_door() -> None:
+    """Only names that `recorder/__init__.py` offers are used outside of training."""
+    import verl_trace.recorder
+
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in [*sources("commands"), PACKAGE / "cli.py"]
+        for name in imports(path)
+        if name.startswith("verl_trace.recorder.") and name.split(".")[2] not in verl_trace.recorder.__all__
+    ]
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize("folder", sorted(THIRD_PARTY))
+def test_folder_needs_only_its_third_parties(folder: str) -> None:
+    """The recorder runs inside of training and imports nothing but orjson, zstandard and the standard library."""
+    allowed = {"verl_trace", *THIRD_PARTY[folder], *sys.stdlib_module_names}
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in sources(folder)
+        for name in sorted(imports(path))
+        if name.split(".")[0] not in allowed
+    ]
+
+    assert wrong == []
+
+
+def test_table_is_the_documented_one() -> None:
+    """The rule that is tested is the rule that docs/architecture.md tells."""
+    text = documented()
+
+    for folder in ("schemas", "recorder", "verl_plugin", "reader", "uploader", "viewer"):
+        row = re.search(rf"^\| `{folder}/` \|.*\| (.*) \|$", text, re.MULTILINE)
+        assert row is not None, folder
+        assert set(re.findall(r"`(\w+)`", row[1])) == ALLOWED[folder], folder
+
+
+def documented() -> str:
+    """docs/architecture.md of the checkout that this test lies in."""
+    return (Path(__file__).resolve().parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def test_import_loads_nothing_heavy() -> None:
+    """`import verl_trace` in a fresh interpreter loads no command line, no client, no framework."""
+    program = "import sys, verl_trace; print('\\n'.join(sorted({name.split('.')[0] for name in sys.modules})))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+
+    assert "verl_trace" in done.stdout.split()
+    assert sorted(set(HEAVY) & set(done.stdout.split())) == []
+
+
+def test_command_line_starts_without_extras() -> None:
+    """`verl-trace --help` and `ls` work where weave, wandb, requests and rich are not to be had."""
+    program = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('weave', 'wandb', 'requests', 'verl', 'torch'):\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "sys.argv = ['verl-trace', '--help']\n"
+        "from verl_trace.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "upload" in done.stdout
