@@ -1,0 +1,102 @@
+"""README.md is true: its commands exist, its links lead somewhere, its tables are complete."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+SCRIPT = Path(sys.executable).with_name("verl-trace")
+PACKAGE_FOLDERS = ("schemas", "recorder", "verl_plugin", "reader", "uploader", "viewer", "commands", "demo")
+INSTALLING = re.findall(r"^(python3 -m venv .*)$", README, re.MULTILINE)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the installed command."""
+    return subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_two_commands_do_all_setup() -> None:
+    """README has two set-up commands of one line: the demo first, then the tests."""
+    assert len(INSTALLING) == 2
+    assert INSTALLING[0].endswith(".venv/bin/verl-trace demo")
+    assert INSTALLING[1].endswith(".venv/bin/pytest")
+
+
+@pytest.mark.parametrize(("script", "position"), [("demo", 0), ("test", 1)])
+def test_ci_runs_the_commands_as_written(script: str, position: int) -> None:
+    """The scripts of .ci/run hold the very lines that README tells a newcomer to type."""
+    assert INSTALLING[position] in (ROOT / ".ci" / script).read_text().splitlines()
+    assert re.search(rf"\b{script}\b", (ROOT / ".ci" / "run").read_text())
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"verl-trace ([a-z]+)", README))))
+def test_commands_have_help(command: str) -> None:
+    """Every `verl-trace X` in README is a command that explains itself."""
+    done = run(command, "--help")
+
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+
+
+def test_every_command_is_in_the_readme() -> None:
+    """A command that exists is in README's table."""
+    help_text = run("--help").stdout
+    offered = set(re.findall(r"^[│ ]+([a-z]+) {2,}\S", help_text, re.MULTILINE))
+
+    assert offered >= {"ls", "upload", "doctor", "demo"}
+    assert sorted(name for name in offered if f"| `verl-trace {name}` |" not in README) == []
+
+
+def test_options_in_the_readme_exist() -> None:
+    """Options of `upload` and `ls` that README names are options of theirs."""
+    upload = run("upload", "--help").stdout
+
+    assert [option for option in ("--dry-run", "--entity", "--project", "--json") if option not in upload] == []
+
+
+def test_table_of_settings_is_complete() -> None:
+    """Every VERL_TRACE_ variable that the package reads is in README's table, and no other."""
+    pattern = re.compile(r"VERL_TRACE_[A-Z]+(?:_[A-Z]+)*")
+    sources = [path for folder in PACKAGE_FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    used = {name for path in sources for name in pattern.findall(path.read_text(encoding="utf-8"))}
+    told = set(re.findall(r"^\| `(VERL_TRACE_[A-Z_]+)` \|", README, re.MULTILINE))
+
+    assert told == used
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """A relative link of a page is a file of the checkout."""
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_makefile_targets_of_contributing_exist() -> None:
+    """Every `make X` of CONTRIBUTING.md is a target."""
+    makefile = (ROOT / "Makefile").read_text()
+    named = re.findall(r"^make (\w+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+
+    assert named != []
+    assert [name for name in named if f"\n{name}:" not in makefile] == []
+
+
+def test_example_records(tmp_path: Path) -> None:
+    """examples/rollout_loop.py runs as it is and leaves span files that README's grep finds."""
+    program = ROOT / "examples" / "rollout_loop.py"
+    done = subprocess.run(
+        [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    lines = [line for path in (tmp_path / "runs" / "rollout-loop").glob("*.jsonl") for line in path.open("rb")]
+    # Per trajectory: run, two generate and two execute, each with a start and an end; six trajectories a step.
+    assert sum(b'"step":2,' in line for line in lines) == 6 * 5 * 2
+    assert f"verl-trace: recording to {tmp_path / 'runs' / 'rollout-loop'}" in done.stderr
