@@ -1,11 +1,11 @@
 """The exceptions that verl-trace raises outside of training (the recorder raises none).
 
-    VerlTraceError
-     ├─ NotARun            the path holds no span files
-     ├─ BadSegment         a span file that cannot be read at all
-     ├─ MissingExtra       a command needs a package that is not installed
-     ├─ CannotStart        an upload that cannot begin: wrong key, host down, no project
-     └─ Rejected           the server refused data for a reason that repeating does not cure
+VerlTraceError
+ ├─ NotARun            the path holds no span files
+ ├─ BadSegment         a span file that cannot be read at all
+ ├─ MissingExtra       a command needs a package that is not installed
+ ├─ CannotStart        an upload that cannot begin: wrong key, host down, no project
+ └─ Rejected           the server refused data for a reason that repeating does not cure
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 __all__ = [
     "ATTEMPT_PREFIX",
@@ -31,7 +31,8 @@ _SAFE_FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
 _SEGMENT = re.compile(r"(?P<writer>[^.]+)\.(?P<index>\d{5,})\.jsonl(?P<zst>\.zst)?\Z")
 
 
-class SegmentName(NamedTuple):
+@dataclass(frozen=True, order=True)
+class SegmentName:
     """What the name of a span file says."""
 
     writer: str

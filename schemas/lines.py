@@ -36,8 +36,8 @@ class Line(NamedTuple):
 def parse_line(line: bytes) -> Line:
     """Split a line (with or without its newline) into head and payload.
 
-    A line that does not have the fast form (another writer, keys added behind the payload) is parsed whole; the result is
-    the same. The payload of the fast form is not validated: `orjson.loads(payload)` says whether it is JSON.
+    A line without the fast form (another writer, keys added behind the payload) is parsed whole; the result is the
+    same. The payload of the fast form is not validated: `orjson.loads(payload)` says whether it is JSON.
 
     Raises:
         ValueError: the line is not a JSON object.

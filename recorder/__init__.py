@@ -1,0 +1,24 @@
+"""Recording inside a rollout process: decorators -> lines -> one append each -> segments on the local disk.
+
+Invariants
+1. The traced call returns and raises exactly what it would have; trouble of ours is one warning and a count.
+2. When a traced call has returned, its record is in the page cache: SIGKILL of the process does not lose it.
+3. On the caller's thread: no network, no waiting for a disk beyond the append, no lock but around that append.
+4. Threads and files belong to one pid; a forked child gets its own.
+
+A call's way: `rollout_trace` (decorator) -> `spans` (records) with `arguments`, `context`, `ids`, `token2text` and the
+values of `schemas` -> `writer` (append). Beside it: `background` (thread), `sealing`, `session` (start, stop),
+`identity` (header).
+"""
+
+from .rollout_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
+from .settings import Settings, disabled, read_settings
+
+__all__ = [
+    "RolloutTraceConfig",
+    "Settings",
+    "disabled",
+    "read_settings",
+    "rollout_trace_attr",
+    "rollout_trace_op",
+]

@@ -1,0 +1,147 @@
+"""Whose file this is: process, host, attempt, and the versions and ids that the environment tells."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from ..schemas.files import writer_id
+from ..schemas.lines import SCHEMA_VERSION
+from .ids import timestamp
+
+__all__ = ["ATTEMPT_VARIABLE", "Identity", "attempt_of"]
+
+# Handed to child processes by the first process of a start that has neither Ray nor Slurm to name it.
+ATTEMPT_VARIABLE = "VERL_TRACE_ATTEMPT"
+
+_SLURM = ("JOB_ID", "RESTART_COUNT", "STEP_ID", "PROCID", "NODEID", "ARRAY_TASK_ID", "CLUSTER_NAME")
+_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+_WANDB = {"WANDB_RUN_ID": "run_id", "WANDB_DIR": "dir", "WANDB_ENTITY": "entity", "WANDB_PROJECT": "project"}
+
+
+class Identity:
+    """The header of one writer. Made anew after a fork; `attempt` then stays the parent's."""
+
+    def __init__(self, attempt: str | None = None) -> None:
+        now = time.time_ns()
+        environ = os.environ
+        self.host = socket.gethostname()
+        self.pid = os.getpid()
+        self.started_at = timestamp(now)
+        started = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now // 1_000_000_000))
+        self.writer = writer_id(started, self.host, self.pid, os.urandom(6).hex())
+        self.slurm = {name.lower(): environ[f"SLURM_{name}"] for name in _SLURM if environ.get(f"SLURM_{name}")}
+        self.ray = _ray_ids()
+        self.rank = {name: environ[name] for name in _RANKS if environ.get(name)}
+        self.wandb = {key: environ[name] for name, key in _WANDB.items() if environ.get(name)}
+        self.attempt = attempt or attempt_of(self.slurm, self.ray, environ)
+
+    def header(self, about: dict[str, Any], segment: int) -> dict[str, Any]:
+        """The header record of segment `segment`; `about` holds what the recording was started with."""
+        return {
+            "kind": "header",
+            "schema": SCHEMA_VERSION,
+            "writer": self.writer,
+            "segment": segment,
+            **about,
+            "attempt": self.attempt,
+            "host": self.host,
+            "pid": self.pid,
+            "pid_start": _pid_start(),
+            "pid_ns": _pid_namespace(),
+            "boot_id": _boot_id(),
+            "started_at": self.started_at,
+            "opened_at": timestamp(time.time_ns()),
+            "slurm": self.slurm,
+            "ray": self.ray,
+            "rank": self.rank,
+            "versions": _versions(),
+            "wandb": self.wandb,
+        }
+
+
+def attempt_of(slurm: Mapping[str, str], ray: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> str:
+    """12 hex digits that name this training start, the same in all its processes, found without communication.
+
+    With Ray: Slurm job and restart count, Ray session, Ray job (the Slurm step differs from node to node there).
+    Without: Slurm job, restart count and step. Where there is no step either, a token that child processes inherit; it is put into
+    the environment under VERL_TRACE_ATTEMPT by the first process that asks.
+    """
+    parts = [slurm.get("job_id", ""), slurm.get("restart_count", "")]
+    if ray:
+        parts += ["ray", ray.get("session", ""), ray.get("job_id", "")]
+    elif slurm.get("step_id"):
+        parts += ["step", slurm["step_id"], environ.get("TORCHELASTIC_RESTART_COUNT", "")]
+    else:
+        token = environ.get(ATTEMPT_VARIABLE)
+        if not token:
+            token = os.urandom(8).hex()
+            os.environ[ATTEMPT_VARIABLE] = token
+        parts += ["token", token]
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+
+
+def _ray_ids() -> dict[str, str]:
+    """Ray's session, job, node, actor where this process is part of a Ray cluster; ray is never imported for it."""
+    ray = sys.modules.get("ray")
+    try:
+        if ray is None or not ray.is_initialized():
+            return {}
+        context = ray.get_runtime_context()
+        out = {"job_id": context.get_job_id(), "node_id": context.get_node_id(), "worker_id": context.get_worker_id()}
+        actor = context.get_actor_id() if sys.modules["ray._private.worker"].global_worker.mode == 1 else None
+        if actor:
+            out["actor_id"] = actor
+        session = getattr(sys.modules["ray._private.worker"]._global_node, "session_name", None)
+        if session:
+            out["session"] = session
+        return {key: str(value) for key, value in out.items() if value}
+    except Exception:  # noqa: BLE001
+        return {}
+
+
+def _versions() -> dict[str, str]:
+    out = {"python": platform.python_version()}
+    for name, package in (("verl_trace", "verl-trace"), ("verl", "verl"), ("vllm", "vllm"), ("ray", "ray")):
+        if name != "verl_trace" and name not in sys.modules:
+            continue
+        try:
+            out[name] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return out
+
+
+def _boot_id() -> str | None:
+    return _read("/proc/sys/kernel/random/boot_id")
+
+
+def _pid_start() -> int | None:
+    """Clock ticks since boot at which this process began (field 22 of its stat), None where there is no /proc."""
+    text = _read("/proc/self/stat")
+    try:
+        return int(text.rpartition(")")[2].split()[19]) if text else None
+    except (ValueError, IndexError):
+        return None
+
+
+def _pid_namespace() -> int | None:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return None
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return None

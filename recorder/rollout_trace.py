@@ -1,0 +1,206 @@
+"""The public API: the names and signatures of verl 0.9.1's `verl.utils.rollout_trace`.
+
+Code written for verl's helpers works when only the import changes. Here `init` with any backend name records, and
+`get_backend` returns that name; only `backend=None` records nothing, as in verl.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar, Token
+from typing import Any, TypeVar, cast
+
+from . import session as sessions
+from .context import TraceAttributes, current_attributes, extra_attributes, tracing
+from .counters import warn_once
+from .spans import Op, begin, encode_attributes, record_skip
+
+__all__ = ["RolloutTraceConfig", "rollout_trace_attr", "rollout_trace_op"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class RolloutTraceConfig:
+    """Configuration of the recording, one per process; `init` starts it, `reset` ends it.
+
+    Attributes:
+        backend: the name that `init` was given; None before `init`.
+        client: always None; there is no client while recording.
+        token2text: whether token ids are decoded to text beside the record.
+        project_name: Weave project, `project` or `entity/project`, that an upload goes to.
+        experiment_name: name of the run within the project; names the folder.
+        max_samples_per_step_per_worker: sampling limit, applied by whoever calls `rollout_trace_attr(trace=False)`.
+    """
+
+    _instance: RolloutTraceConfig | None = None
+
+    backend: str | None = None
+    client: object | None = None
+    token2text: bool = False
+    project_name: str | None = None
+    experiment_name: str | None = None
+    max_samples_per_step_per_worker: int | None = None
+    _initialized: bool = False
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> RolloutTraceConfig:
+        if cls._instance is None:
+            cls._instance = super().__new__(cls)
+            cls._instance._initialized = False
+        return cls._instance
+
+    @classmethod
+    def get_instance(cls) -> RolloutTraceConfig:
+        """The one instance, made on first use."""
+        return cls()
+
+    @classmethod
+    def init(
+        cls,
+        project_name: str,
+        experiment_name: str,
+        backend: str | None,
+        token2text: bool = False,
+        max_samples_per_step_per_worker: int | None = None,
+    ) -> None:
+        """Start recording. The first call counts; later ones change nothing until `reset`."""
+        config = cls.get_instance()
+        if config._initialized:
+            return
+        config.backend = backend
+        config.token2text = token2text
+        config.project_name = project_name
+        config.experiment_name = experiment_name
+        config.max_samples_per_step_per_worker = max_samples_per_step_per_worker
+        config._initialized = True
+        if backend is not None:
+            sessions.start(
+                project_name,
+                experiment_name,
+                backend,
+                token2text=token2text,
+                max_samples_per_step_per_worker=max_samples_per_step_per_worker,
+            )
+
+    @classmethod
+    def get_backend(cls) -> str | None:
+        """The backend name given to `init`, None before it."""
+        return cls.get_instance().backend
+
+    @classmethod
+    def get_client(cls) -> object | None:
+        """None: while recording there is no client."""
+        return cls.get_instance().client
+
+    @classmethod
+    def enable_token2text(cls) -> bool | None:
+        """Whether token ids are decoded to text beside the record."""
+        return cls.get_instance().token2text
+
+    @classmethod
+    def reset(cls) -> None:
+        """End the recording (its files are closed and sealed) and forget the configuration."""
+        cls._instance = None
+        sessions.stop()
+
+
+@contextlib.contextmanager
+def rollout_trace_attr(
+    sample_index: Any = None,
+    step: int | None = None,
+    rollout_n: int | None = None,
+    name: str = "rollout_trace",
+    validate: bool = False,
+    trace: bool = True,
+) -> Iterator[None]:
+    """Give all calls inside the attributes of one trajectory.
+
+    Args:
+        sample_index: index of the sample in the data set; any JSON value.
+        step: training step.
+        rollout_n: number of this rollout among those of its sample (GRPO).
+        name: name of the trajectory; shown where one was left out.
+        validate: whether this is a validation rollout.
+        trace: False leaves the trajectory out, with every call in it; a `skip` record says so.
+    """
+    session = sessions.current()
+    if session is None:
+        yield
+        return
+    values: dict[str, Any] = {}
+    for key, value in (("sample_index", sample_index), ("step", step), ("rollout_n", rollout_n)):
+        if value is not None:
+            values[key] = value
+    values["validate"] = validate
+    values["experiment_name"] = session.experiment_name
+    values.update(extra_attributes.get() or {})
+    reason = "" if trace else "sampling"
+    if not reason and session.settings.steps is not None and step not in session.settings.steps:
+        reason = "VERL_TRACE_STEPS"
+    if reason:
+        if tracing.get():
+            record_skip(session, name, values, reason)
+        with _set(tracing, False):
+            yield
+        return
+    encoded: TraceAttributes | None
+    try:
+        encoded = encode_attributes(values, session.experiment_name)
+    except Exception as error:  # noqa: BLE001
+        warn_once("attributes", f"attributes of a trajectory could not be encoded: {type(error).__name__}: {error}")
+        encoded = current_attributes.get()
+    with _set(current_attributes, encoded):
+        yield
+
+
+@contextlib.contextmanager
+def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    token: Token[Any] = variable.set(value)
+    try:
+        yield
+    finally:
+        # left in another context (an abandoned generator): that context was never changed
+        with contextlib.suppress(ValueError):
+            variable.reset(token)
+
+
+def rollout_trace_op(func: _F) -> _F:
+    """Record every call of an instance method, sync or async: its inputs when it is called, its output when it returns.
+
+    Result, exception and signature are those of `func`. Without a recording the cost is one look at a variable.
+    """
+    op = Op(func, getattr(func, "__qualname__", repr(func)), is_method=True)
+
+    if inspect.iscoroutinefunction(func):
+
+        @functools.wraps(func)
+        async def traced_async(*args: Any, **kwargs: Any) -> Any:
+            span = begin(op, args, kwargs)
+            if span is None:
+                return await func(*args, **kwargs)
+            try:
+                result = await func(*args, **kwargs)
+            except BaseException as error:
+                span.fail(error)
+                raise
+            span.finish(result)
+            return result
+
+        return cast(_F, traced_async)
+
+    @functools.wraps(func)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        span = begin(op, args, kwargs)
+        if span is None:
+            return func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except BaseException as error:
+            span.fail(error)
+            raise
+        span.finish(result)
+        return result
+
+    return cast(_F, traced)

@@ -1,0 +1,145 @@
+"""The recording of this process: at most one at a time; `start`, `stop`, `current`."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from typing import Any
+
+from ..schemas.files import ATTEMPT_PREFIX, run_folder_name
+from . import ids
+from .background import Background
+from .counters import Counters, announce, warn_once
+from .identity import Identity
+from .sealing import seal
+from .settings import Settings, disabled, read_settings
+from .writer import SegmentWriter
+
+__all__ = ["Session", "current", "start", "stop"]
+
+
+class Session:
+    """Everything one recording owns. Created by `start`, ended by `stop` or at exit."""
+
+    def __init__(self, about: dict[str, Any], settings: Settings) -> None:
+        self.about = about
+        self.settings = settings
+        self.counters = Counters()
+        self.identity = Identity()
+        self.experiment_name: str = about["experiment_name"]
+        self.token2text: bool = about["token2text"]
+        self.folder = settings.folder / run_folder_name(self.experiment_name)
+        self.writer = SegmentWriter(self.folder, self.identity, about, settings, self.counters)
+        self.background = Background(self.writer, settings)
+        self.append = self.writer.append
+
+    def open(self) -> None:
+        """Put the header on disk, say where, start the background thread."""
+        if self.writer.open():
+            self._announce()
+        self.background.start()
+
+    def close(self) -> None:
+        """Finish decoding, close and seal the open segment."""
+        self.background.stop()
+        finished = self.writer.close()
+        if finished is not None:
+            try:
+                seal(finished)
+            except OSError as error:
+                warn_once("seal", f"{finished}: not compressed: {error.strerror}; the raw file is complete")
+
+    def fork(self) -> None:
+        """Called in a forked child."""
+        self.counters = Counters()
+        self.identity = Identity(self.identity.attempt)
+        self.writer.after_fork(self.identity, self.counters)
+        self.background.after_fork()
+
+    def _announce(self) -> None:
+        """One line per attempt and folder: the process that creates the marker says it."""
+        marker = self.folder / f"{ATTEMPT_PREFIX}{self.identity.attempt}"
+        try:
+            os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        except OSError:
+            return
+        announce(f"recording to {self.folder}")
+
+
+_session: Session | None = None
+_change = threading.Lock()
+_hooks_installed = False
+
+
+def current() -> Session | None:
+    """The recording of this process, None when there is none."""
+    return _session
+
+
+def start(
+    project_name: str,
+    experiment_name: str,
+    backend: str,
+    *,
+    token2text: bool = False,
+    max_samples_per_step_per_worker: int | None = None,
+) -> Session | None:
+    """Begin recording; returns the running one when there is one. Never raises; None when disabled or impossible."""
+    global _session
+    if _session is not None or disabled():
+        return _session
+    try:
+        about = {
+            "project_name": str(project_name),
+            "experiment_name": str(experiment_name),
+            "backend": str(backend),
+            "token2text": bool(token2text),
+            "max_samples_per_step_per_worker": max_samples_per_step_per_worker,
+        }
+        settings = read_settings()
+        for problem in settings.problems:
+            warn_once(f"setting-{problem}", problem)
+        session = Session(about, settings)
+        session.open()
+        with _change:
+            if _session is None:
+                _install_hooks()
+                _session = session
+                return session
+        session.close()
+    except Exception as error:  # noqa: BLE001
+        warn_once("start", f"recording could not start: {type(error).__name__}: {error}; calls go on unrecorded")
+    return _session
+
+
+def stop() -> None:
+    """End the recording: everything recorded so far is in closed, sealed files. Never raises."""
+    global _session
+    with _change:
+        session, _session = _session, None
+    if session is None:
+        return
+    try:
+        session.close()
+    except Exception as error:  # noqa: BLE001
+        warn_once("stop", f"ending the recording: {type(error).__name__}: {error}; raw files stay as they are")
+
+
+def _install_hooks() -> None:
+    global _hooks_installed
+    if not _hooks_installed:
+        _hooks_installed = True
+        atexit.register(stop)
+        os.register_at_fork(after_in_child=_after_fork)
+
+
+def _after_fork() -> None:
+    global _change
+    _change = threading.Lock()
+    ids.reseed()
+    if _session is not None:
+        try:
+            _session.fork()
+        except Exception as error:  # noqa: BLE001
+            warn_once("fork", f"after a fork: {type(error).__name__}: {error}; this child does not record")

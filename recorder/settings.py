@@ -1,0 +1,116 @@
+"""Every setting of the recorder: one table, read from the environment once, when a recording starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["Settings", "StepRange", "default_folder", "disabled", "read_settings"]
+
+# A segment this large compresses in a fraction of a second and keeps the number of files low.
+DEFAULT_SEGMENT_BYTES = 64 << 20
+# An age alone must not make files: below this size an old segment stays open (and is readable all the same).
+MIN_SEAL_BYTES = 4 << 20
+DEFAULT_SEAL_AGE = 60.0
+# What a power loss of the node can cost at most, in seconds.
+DEFAULT_FSYNC_INTERVAL = 5.0
+# Checkpoints need the last of the disk more than traces do.
+DEFAULT_MIN_FREE = 1 << 30
+
+
+@dataclass(frozen=True)
+class StepRange:
+    """`first:last:stride`, both ends included; `last` None means open."""
+
+    first: int
+    last: int | None
+    stride: int
+
+    def __contains__(self, step: object) -> bool:
+        if not isinstance(step, int):
+            return True
+        if step < self.first or (self.last is not None and step > self.last):
+            return False
+        return (step - self.first) % self.stride == 0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a recording does; field comments name the variable."""
+
+    folder: Path = field(default_factory=lambda: default_folder())  # VERL_TRACE_DIR
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES  # VERL_TRACE_SEGMENT_BYTES
+    seal_age: float = DEFAULT_SEAL_AGE  # VERL_TRACE_SEAL_AGE, seconds
+    fsync_interval: float = DEFAULT_FSYNC_INTERVAL  # VERL_TRACE_FSYNC, seconds; 0 = never
+    min_free: int = DEFAULT_MIN_FREE  # VERL_TRACE_MIN_FREE, bytes
+    max_bytes: int = 0  # VERL_TRACE_MAX_BYTES, bytes of records this process may write; 0 = no limit
+    steps: StepRange | None = None  # VERL_TRACE_STEPS
+    drop_fields: frozenset[str] = frozenset()  # VERL_TRACE_DROP_FIELDS
+    problems: tuple[str, ...] = ()  # variables that could not be read, for one warning
+
+
+def disabled(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether VERL_TRACE_DISABLED switches everything off."""
+    return environ.get("VERL_TRACE_DISABLED", "").strip().lower() not in ("", "0", "false", "no", "off")
+
+
+def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """VERL_TRACE_DIR, or `runs` in the current folder; always absolute."""
+    return Path(os.path.abspath(os.path.expanduser(environ.get("VERL_TRACE_DIR") or "runs")))
+
+
+def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
+    """Settings from the environment. A value that cannot be read keeps its default and is named in `problems`."""
+    problems: list[str] = []
+
+    def number(name: str, default: float) -> float:
+        text = environ.get(name, "").strip()
+        if not text:
+            return default
+        try:
+            value = _size(text)
+            if value < 0:
+                raise ValueError
+        except ValueError:
+            problems.append(f"{name}={text!r} is not a number; using {default:g}")
+            return default
+        return value
+
+    return Settings(
+        folder=default_folder(environ),
+        segment_bytes=max(1 << 12, int(number("VERL_TRACE_SEGMENT_BYTES", DEFAULT_SEGMENT_BYTES))),
+        seal_age=number("VERL_TRACE_SEAL_AGE", DEFAULT_SEAL_AGE),
+        fsync_interval=number("VERL_TRACE_FSYNC", DEFAULT_FSYNC_INTERVAL),
+        min_free=int(number("VERL_TRACE_MIN_FREE", DEFAULT_MIN_FREE)),
+        max_bytes=int(number("VERL_TRACE_MAX_BYTES", 0)),
+        steps=_steps(environ.get("VERL_TRACE_STEPS", ""), problems),
+        drop_fields=frozenset(f.strip() for f in environ.get("VERL_TRACE_DROP_FIELDS", "").split(",") if f.strip()),
+        problems=tuple(problems),
+    )
+
+
+def _size(text: str) -> float:
+    units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+    bare = text.lower().removesuffix("b").removesuffix("i")
+    if bare and bare[-1] in units:
+        return float(bare[:-1]) * units[bare[-1]]
+    return float(text)
+
+
+def _steps(text: str, problems: list[str]) -> StepRange | None:
+    text = text.strip()
+    if not text:
+        return None
+    parts = text.split(":")
+    try:
+        first = int(parts[0] or 0)
+        last = int(parts[1]) if len(parts) > 1 and parts[1] else (first if len(parts) == 1 else None)
+        stride = int(parts[2]) if len(parts) > 2 else 1
+        if len(parts) > 3 or stride < 1:
+            raise ValueError
+    except ValueError:
+        problems.append(f"VERL_TRACE_STEPS={text!r} is not FIRST:LAST:STRIDE; recording every step")
+        return None
+    return StepRange(first, last, stride)

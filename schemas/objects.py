@@ -1,0 +1,404 @@
+"""Objects that are not JSON: their forms, read without calling any method that user code defines.
+
+Exceptions to that rule, each survived when it raises: `__str__` of an exception whose class defines one, and the
+`tolist`, `detach` and `cpu` of numpy arrays and torch tensors (their own C code).
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import decimal
+import enum
+import pathlib
+import sys
+import types
+import uuid
+from collections import deque
+from typing import Any
+
+__all__ = ["Budget", "is_redacted", "plain", "simple_form", "untagged_fields"]
+
+# The keys that Weave redacts, compared without case.
+_REDACTED_KEYS = frozenset({"api_key", "auth_headers", "authorization"})
+_REDACTED_LENGTHS = frozenset(len(k) for k in _REDACTED_KEYS)
+REDACTED = "REDACTED"
+
+# orjson gives up at 254 levels; below this our own recursion stays far from the interpreter's limit too.
+MAX_DEPTH = 120
+# A plain object may be the door to a whole program (a client, a module): this many values are enough to recognise it.
+OBJECT_NODES = 2_000
+OBJECT_DEPTH = 6
+# Tensors above this many elements keep shape and type only.
+TENSOR_ELEMENTS = 4 << 20
+TEXT_LIMIT = 256 << 20
+
+
+def is_redacted(key: str) -> bool:
+    """Whether a dict key names a credential."""
+    return len(key) in _REDACTED_LENGTHS and key.lower() in _REDACTED_KEYS
+
+
+class Budget:
+    """How much more may be taken from plain objects, and which containers are open (to see cycles)."""
+
+    __slots__ = ("nodes", "open")
+
+    def __init__(self, nodes: int = OBJECT_NODES) -> None:
+        self.nodes = nodes
+        self.open: set[int] = set()
+
+
+def omitted(value: Any, reason: str, size: int | None = None) -> dict[str, Any]:
+    """The visible mark in place of what was not kept."""
+    mark: dict[str, Any] = {"_omitted": reason, "_type": type(value).__name__}
+    if size is not None:
+        mark["size"] = size
+    return mark
+
+
+def simple_form(value: Any) -> Any:
+    """One level of an object that orjson does not know: a dict, list, str or number (orjson's `default`).
+
+    Raises:
+        TypeError: the value needs the careful path.
+    """
+    kind = type(value)
+    fields = tagged_fields(value, kind)
+    if fields is not None:
+        return fields
+    if kind is datetime.datetime:
+        return _datetime_form(value)
+    if isinstance(value, (set, frozenset, deque)):
+        return _items_of(value)
+    form = _array_form(value, kind)
+    if form is not None:
+        return form
+    raise TypeError(kind.__name__)
+
+
+def tagged_fields(value: Any, kind: type) -> dict[str, Any] | None:
+    """Fields of a pydantic model or dataclass with Weave's tags, else None."""
+    fields = model_fields(value, kind)
+    if fields is None:
+        return None
+    name = kind.__name__
+    bases = [c.__name__ for c in kind.__mro__[1:-1]]
+    return {"_type": name, **fields, "_class_name": name, "_bases": bases}
+
+
+def model_fields(value: Any, kind: type) -> dict[str, Any] | None:
+    """Stored fields of a pydantic model or dataclass instance, else None."""
+    if "__pydantic_fields__" in _class_names(kind):
+        fields = dict(_instance_dict(value) or {})
+        extra = _slot(value, kind, "__pydantic_extra__")
+        if type(extra) is dict:
+            fields.update(extra)
+        return fields
+    if "__dataclass_fields__" in _class_names(kind):
+        stored = _instance_dict(value) or {}
+        names = _class_attribute(kind, "__dataclass_fields__")
+        if type(names) is not dict:
+            return None
+        out = {}
+        for name, spec in names.items():
+            # ClassVar and InitVar pseudo-fields are not the instance's
+            if getattr(spec, "_field_type", None) is not getattr(dataclasses, "_FIELD", None):
+                continue
+            if name in stored:
+                out[name] = stored[name]
+            else:
+                slot = _slot(value, kind, name)
+                if slot is not _MISSING:
+                    out[name] = slot
+        return out
+    return None
+
+
+def untagged_fields(value: Any) -> Any:
+    """The value with pydantic models at any depth as plain dicts, as `model_dump` gives them, without calling it."""
+    return _untag(value, 0)
+
+
+def _untag(value: Any, depth: int) -> Any:
+    kind = type(value)
+    if kind in _SCALARS or depth > MAX_DEPTH:
+        return value
+    if kind is list or kind is tuple:
+        if not value or (type(value[0]) in _SCALARS and type(value[-1]) in _SCALARS):
+            return value
+        return [_untag(v, depth + 1) for v in value]
+    if kind is dict:
+        return {k: _untag(v, depth + 1) for k, v in value.items()}
+    fields = model_fields(value, kind)
+    return value if fields is None else {k: _untag(v, depth + 1) for k, v in fields.items()}
+
+
+def plain(value: Any, budget: Budget, depth: int = 0) -> Any:
+    """Any value as dicts with string keys, lists, strings and numbers that orjson takes. Bounded; never raises."""
+    kind = type(value)
+    if value is None or kind is bool:
+        return value
+    if kind is str:
+        return _text(value)
+    if kind is int:
+        return value if -(1 << 63) <= value < 1 << 64 else {"_type": "int", "value": _big_int(value)}
+    if kind is float:
+        return value if value - value == 0.0 else {"_type": "float", "value": repr(value)}
+    if depth > MAX_DEPTH:
+        return omitted(value, f"nested deeper than {MAX_DEPTH}")
+    if id(value) in budget.open:
+        return omitted(value, "cycle")
+    budget.open.add(id(value))
+    try:
+        return _plain_container(value, kind, budget, depth + 1)
+    except RecursionError:
+        return omitted(value, "nested too deep for this call stack")
+    except Exception as error:  # noqa: BLE001
+        return omitted(value, f"could not be read: {type(error).__name__}")
+    finally:
+        budget.open.discard(id(value))
+
+
+def _plain_container(value: Any, kind: type, budget: Budget, depth: int) -> Any:
+    if isinstance(value, dict):
+        return _plain_dict(value, budget, depth)
+    if isinstance(value, (list, tuple)):
+        names = _class_attribute(kind, "_fields") if isinstance(value, tuple) else None
+        items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
+        if type(names) is tuple:
+            return {str(n): plain(v, budget, depth) for n, v in zip(names, items, strict=False)}
+        return [plain(v, budget, depth) for v in items]
+    fields = tagged_fields(value, kind)
+    if fields is not None:
+        return {k: plain(v, budget, depth) for k, v in _redact(fields).items()}
+    if isinstance(value, (set, frozenset, deque)):
+        return [plain(v, budget, depth) for v in _items_of(value)]
+    form = _array_form(value, kind)
+    if form is not None:
+        return plain(form, budget, depth)
+    leaf = _leaf(value, kind)
+    if leaf is not None:
+        return leaf
+    return _plain_object(value, kind, budget, depth)
+
+
+def _plain_dict(value: dict[Any, Any], budget: Budget, depth: int) -> Any:
+    out: dict[str, Any] = {}
+    clashes: list[Any] = []
+    # items() of a subclass may be user code, dict's own is not; a list guards against growth by another thread
+    for key, inner in list(dict.items(value)):
+        name = _key(key)
+        form = REDACTED if is_redacted(name) else plain(inner, budget, depth)
+        if name in out:
+            clashes.append({"key": plain(key, budget, depth), "key_type": type(key).__name__, "value": form})
+        else:
+            out[name] = form
+    if clashes:
+        out["_colliding_keys"] = clashes
+    return out
+
+
+def _plain_object(value: Any, kind: type, budget: Budget, depth: int) -> Any:
+    names = _instance_dict(value)
+    slots = _slots(value, kind)
+    if names is None and not slots:
+        return f"<{kind.__module__}.{kind.__qualname__}>"
+    if budget.nodes <= 0 or depth > OBJECT_DEPTH:
+        return omitted(value, "plain objects nested too deep or too many")
+    out: dict[str, Any] = {"_type": kind.__qualname__}
+    for name, inner in _redact({**slots, **(names or {})}).items():
+        budget.nodes -= 1
+        if budget.nodes <= 0:
+            out["_omitted"] = "too many attributes"
+            break
+        out[_key(name)] = plain(inner, budget, depth)
+    return out
+
+
+def _redact(fields: dict[str, Any]) -> dict[str, Any]:
+    return {k: REDACTED if type(k) is str and is_redacted(k) else v for k, v in fields.items()}
+
+
+def _key(key: Any) -> str:
+    """A dict key as Weave writes it: `1`, `None`, `1.5`, `a,b` for a tuple."""
+    kind = type(key)
+    if kind is str:
+        text = _text(key)
+        return text if type(text) is str else str(text["backslashreplace"])
+    if isinstance(key, enum.Enum):
+        return _key(key._value_)
+    if key is None or kind in (bool, float):
+        return repr(key)
+    if isinstance(key, int):
+        return _big_int(int.__int__(key))
+    if isinstance(key, str):
+        return _key(str.__str__(key))
+    if isinstance(key, bytes):
+        return bytes.decode(key, "utf-8", "backslashreplace")
+    if isinstance(key, tuple):
+        return ",".join(_key(k) for k in tuple.__iter__(key))
+    item = _array_form(key, kind)
+    return repr(item) if isinstance(item, (int, float, str)) else f"<{kind.__name__}>"
+
+
+def _leaf(value: Any, kind: type) -> Any:
+    if isinstance(value, enum.Enum):
+        return {"_type": kind.__name__, "name": value._name_, "value": plain(value._value_, Budget())}
+    if isinstance(value, str):
+        return _text(str.__str__(value))
+    if isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, int):
+        return plain(int.__int__(value), Budget())
+    if isinstance(value, float):
+        return plain(float.__float__(value), Budget())
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        data = bytes(value)
+        return {"_type": kind.__name__, "size": len(data), "base64": base64.b64encode(data).decode()}
+    if kind is datetime.datetime:
+        return _datetime_form(value)
+    if kind in (datetime.date, datetime.time, datetime.timedelta, uuid.UUID, range, complex):
+        return str(value)
+    if kind is decimal.Decimal:
+        return {"_type": "Decimal", "value": str(value)}
+    if isinstance(value, pathlib.PurePath):
+        return str(value) if kind.__module__.startswith("pathlib") else f"<{kind.__name__}>"
+    if isinstance(value, BaseException):
+        return {"_type": kind.__name__, "message": exception_message(value)}
+    if isinstance(value, (type, *_NAMED)):
+        # read from the object's own storage: a class may define __name__ or __qualname__ as it likes
+        name = type.__dict__["__qualname__"].__get__(value) if isinstance(value, type) else _function_name(value)
+        return f"<{kind.__name__} {name}>"
+    return None
+
+
+_NAMED = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, types.CoroutineType)
+
+
+def _function_name(value: Any) -> str:
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "?")
+    return name if type(name) is str else "?"
+
+
+def exception_message(error: BaseException) -> str:
+    """`str(error)`, or a note where that raises or is no text."""
+    try:
+        text = _text(str(error))
+    except Exception as trouble:  # noqa: BLE001
+        return f"<__str__ raised {type(trouble).__name__}>"
+    return text if type(text) is str else str(text["backslashreplace"])
+
+
+def _text(value: str) -> Any:
+    if len(value) > TEXT_LIMIT:
+        return omitted(value, "text too long", len(value))
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return {"_type": "str", "backslashreplace": value.encode("utf-8", "backslashreplace").decode()}
+    return value
+
+
+def _big_int(value: int) -> str:
+    # Python 3.11 and later refuse decimal text of more than 4,300 digits; hexadecimal has no limit.
+    return str(value) if value.bit_length() < 14_000 else hex(value)
+
+
+def _datetime_form(value: datetime.datetime) -> dict[str, Any]:
+    aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.timezone.utc)
+    return {
+        "_type": "CustomWeaveType",
+        "weave_type": {"type": "datetime.datetime"},
+        "val": datetime.datetime.isoformat(aware),
+    }
+
+
+def _items_of(value: Any) -> list[Any]:
+    base = next(b for b in (set, frozenset, deque) if isinstance(value, b))
+    items = list(base.__iter__(value))
+    try:
+        # a set has no order of its own; sorted text makes equal sets equal lines
+        return items if base is deque or not all(type(i) in (str, int) for i in items) else sorted(items)
+    except TypeError:
+        return items
+
+
+def _array_form(value: Any, kind: type) -> Any:
+    """Numbers of a numpy or torch value, a description where there are too many, None for anything else."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+        if isinstance(value, numpy.ndarray) and value.size > TENSOR_ELEMENTS:
+            return _tensor_description(value, "ndarray", "cpu")
+        form = value.tolist()
+        return form if type(form) is not kind else f"<{kind.__name__}>"
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        # content on an accelerator would cost a synchronisation
+        if value.device.type != "cpu" or value.numel() > TENSOR_ELEMENTS or value.layout is not torch.strided:
+            return _tensor_description(value, "Tensor", str(value.device))
+        return value.detach().tolist()
+    if torch is not None and isinstance(value, torch.dtype):
+        return str(value)
+    return None
+
+
+def _tensor_description(value: Any, name: str, device: str) -> dict[str, Any]:
+    return {"_type": name, "shape": list(value.shape), "dtype": str(value.dtype), "device": device}
+
+
+_MISSING = object()
+_SCALARS = frozenset({int, float, str, bool, type(None)})
+_class_cache: dict[type, frozenset[str]] = {}
+
+
+def _class_names(kind: type) -> frozenset[str]:
+    """Names that a class and its bases define, from their own dictionaries; cached, since classes are few."""
+    names = _class_cache.get(kind)
+    if names is None:
+        if len(_class_cache) > 10_000:
+            _class_cache.clear()
+        names = frozenset(
+            n for c in type.__dict__["__mro__"].__get__(kind) for n in type.__dict__["__dict__"].__get__(c)
+        )
+        _class_cache[kind] = names
+    return names
+
+
+def _class_attribute(kind: type, name: str) -> Any:
+    for c in type.__dict__["__mro__"].__get__(kind):
+        names = type.__dict__["__dict__"].__get__(c)
+        if name in names:
+            return names[name]
+    return None
+
+
+def _instance_dict(value: Any) -> dict[str, Any] | None:
+    try:
+        names = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return names if isinstance(names, dict) else None
+
+
+def _slot(value: Any, kind: type, name: str) -> Any:
+    descriptor = _class_attribute(kind, name)
+    if not isinstance(descriptor, types.MemberDescriptorType):
+        return _MISSING
+    try:
+        return descriptor.__get__(value, kind)
+    except AttributeError:
+        return _MISSING
+
+
+def _slots(value: Any, kind: type) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for c in type.__dict__["__mro__"].__get__(kind):
+        for name, descriptor in type.__dict__["__dict__"].__get__(c).items():
+            # members of built-in types (a socket's, a file's) are no attributes in the user's sense
+            if type(descriptor) is types.MemberDescriptorType and c.__dict__.get("__slots__") is not None:
+                found = _slot(value, kind, name)
+                if found is not _MISSING:
+                    out[name] = found
+    return out
