@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ..recorder import Settings, disabled, read_settings
+from ..recorder.settings import disabled, read_settings
 
 __all__ = ["CHECKS", "Finding", "State", "run_checks"]
 
@@ -96,7 +96,7 @@ def _remove_empty(folders: list[Path]) -> None:
 
 def check_space() -> Finding:
     """Whether the disk has room beyond what the recorder leaves to others."""
-    settings: Settings = read_settings()
+    settings = read_settings()
     existing = next(path for path in (settings.folder, *settings.folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     text = f"{free / GIB:.1f} GiB free at {existing}"

@@ -29,7 +29,7 @@ class Plan(NamedTuple):
     experiment: str
     attempt: str
     steps: int = 2
-    samples: int = 4
+    samples: int = 2
     rollouts: int = 2
     workers: int = 2
 
@@ -80,7 +80,7 @@ class Question:
     divisor: int
 
     def text(self) -> str:
-        """The question as the prompt asks it."""
+        """As the prompt asks it."""
         return f"What is {self.dividend} divided by {self.divisor}? Use the calculator."
 
 
@@ -198,5 +198,5 @@ def _begin(plan: Plan) -> None:
     """Start recording with the plan's settings and none that the caller's environment may hold for a training."""
     for name in [name for name in os.environ if name.startswith("VERL_TRACE_")]:
         del os.environ[name]
-    os.environ.update(VERL_TRACE_DIR=str(plan.folder), VERL_TRACE_ATTEMPT=plan.attempt)
+    os.environ.update(VERL_TRACE_DIR=str(plan.folder), VERL_TRACE_ATTEMPT=plan.attempt, VERL_TRACE_MIN_FREE="0")
     RolloutTraceConfig.init(plan.project, plan.experiment, "jsonl", token2text=True)

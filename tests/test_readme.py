@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import zstandard
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -96,7 +97,9 @@ def test_example_records(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stderr
-    lines = [line for path in (tmp_path / "runs" / "rollout-loop").glob("*.jsonl") for line in path.open("rb")]
+    (sealed,) = (tmp_path / "runs" / "rollout-loop").glob("*.jsonl.zst")
+    with zstandard.open(sealed, "rb") as file:
+        lines = file.read().splitlines()
     # Per trajectory: run, two generate and two execute, each with a start and an end; six trajectories a step.
     assert sum(b'"step":2,' in line for line in lines) == 6 * 5 * 2
     assert f"verl-trace: recording to {tmp_path / 'runs' / 'rollout-loop'}" in done.stderr

@@ -1,0 +1,85 @@
+"""What the Weave server now holds, as the official `weave` client tells it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from .server_env import Server
+
+__all__ = ["ServerCall", "read_back"]
+
+
+class ServerCall(NamedTuple):
+    """One call of a Weave project; `children` in the order in which they started."""
+
+    id: str
+    op: str
+    status: str
+    started_at: datetime
+    seconds: float | None
+    attributes: dict[str, Any]
+    output: Any
+    exception: str | None
+    children: list[ServerCall]
+
+
+def read_back(server: Server, project: str) -> list[ServerCall]:
+    """All call trees of `project` (`entity/name`), by their roots, sorted by step, sample and rollout."""
+    with _environment(server.client_environment()):
+        from weave.trace.weave_client import WeaveClient
+        from weave.trace_server_bindings.remote_http_trace_server import RemoteHTTPTraceServer
+
+        entity, name = project.split("/")
+        # weave.init would patch libraries, install a tracer provider and ask the internet for its newest version
+        transport = RemoteHTTPTraceServer(server.url, username="api", password=server.api_key)
+        client = WeaveClient(entity, name, transport, ensure_project_exists=False)
+        calls = [(call.parent_id, _server_call(call)) for call in client.get_calls()]
+    return _trees(calls)
+
+
+def _server_call(call: Any) -> ServerCall:
+    summary = (call.summary or {}).get("weave", {})
+    return ServerCall(
+        id=call.id,
+        op=call.func_name,
+        status=str(summary.get("status")),
+        started_at=call.started_at,
+        seconds=(call.ended_at - call.started_at).total_seconds() if call.ended_at else None,
+        attributes={key: value for key, value in dict(call.attributes or {}).items() if key != "weave"},
+        output=call.output,
+        exception=call.exception,
+        children=[],
+    )
+
+
+def _trees(calls: list[tuple[str | None, ServerCall]]) -> list[ServerCall]:
+    by_id = {call.id: call for _, call in calls}
+    roots: list[ServerCall] = []
+    for parent_id, call in sorted(calls, key=lambda pair: pair[1].started_at):
+        parent = by_id.get(parent_id or "")
+        (roots if parent is None else parent.children).append(call)
+    return sorted(roots, key=_place)
+
+
+def _place(call: ServerCall) -> tuple[int, int, int]:
+    found = call.attributes.get
+    return (found("step", 0), found("sample_index", 0), found("rollout_n", 0))
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """W&B's libraries take their target from the environment; it is put back afterwards."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
