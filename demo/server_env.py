@@ -3,9 +3,9 @@
     with start_server("weave.db") as server:
         …  # server.url, server.client_environment()
 
-The server needs an older `weave` with its `trace-server` extra, which must not meet the user's own packages: it gets a venv in
-the cache folder (`$VERL_TRACE_CACHE`, default `~/.cache/verl-trace`), named by a hash of what is in it. The venv is built under a
-temporary name and published by rename, so that nobody ever sees half of one.
+The server needs an older `weave` with its `trace-server` extra, which must not meet the user's own packages: it gets a
+venv in the cache folder (`$VERL_TRACE_CACHE`, default `~/.cache/verl-trace`), named by a hash of what is in it. The venv
+is built under a temporary name and published by rename, so that nobody ever sees half of one.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ def start_server(
 ) -> Iterator[Server]:
     """W&B's trace server on loopback with its data in `db_path`, ready when the block begins, stopped when it ends.
 
-    The process also ends when this one dies. `api_key`: the only key accepted (default: any). `forbid`: entities that get 403.
+    The process also ends when this one dies. `api_key`: the only key accepted (default: any). `forbid`: entities that
+    get 403.
 
     Raises:
         VerlTraceError: it does not come up; the message ends with its last output.

@@ -2,12 +2,14 @@
 
     python weave_server.py DB [--port 0] [--ready FILE] [--entity demo] [--api-key KEY] [--forbid ENTITY] …
 
-Storage, validation and reference handling are W&B's code from the `weave[trace-server]` wheel; this file only maps URLs to it
-and answers the few GraphQL questions about users and projects. It runs in an environment of its own (`server_env.py`)
-and must not import verl_trace. Once it accepts connections it prints `http://127.0.0.1:PORT` and writes that to FILE.
+Storage, validation and reference handling are W&B's code from the `weave[trace-server]` wheel; this file only maps URLs
+to it and answers the few GraphQL questions about users and projects. It runs in an environment of its own
+(`server_env.py`) and must not import verl_trace. Once it accepts connections it prints `http://127.0.0.1:PORT` and
+writes that to FILE.
 
-Beside storage it does what the hosted service does in front of it: 401 for a wrong key, 403 for an entity of somebody else,
-413 for a body that is too large, 422 for a body that does not have the route's shape, 400 for ids and references that are no such.
+Beside storage it does what the hosted service does in front of it: 401 for a wrong key, 403 for an entity of somebody
+else, 413 for a body that is too large, 422 for a body that does not have the route's shape, 400 for ids and references
+that are no such.
 """
 
 from __future__ import annotations
@@ -221,7 +223,7 @@ class Service:
         """Parse the body, run `work`, turn every error into the status that the hosted service gives it."""
         body = await request.body()
         try:
-            parsed = model.model_validate_json(body)
+            parsed = parse(model, body)
         except ValidationError as error:
             return JSONResponse({"detail": json.loads(error.json(include_input=False, include_url=False))}, 422)
         if any(f'"{entity}/'.encode() in body for entity in self.options.forbid):
@@ -294,6 +296,23 @@ class Service:
         return {"status": "ok"}
 
 
+def parse(model: type[Any], body: bytes) -> Any:
+    """The request of a body. Options of queries that a newer client knows and this server does not are left out.
+
+    Raises:
+        ValidationError: the body does not have the model's shape.
+    """
+    if model is not tsi.CallsQueryReq:
+        return model.model_validate_json(body)
+    try:
+        fields = json.loads(body)
+    except ValueError:
+        return model.model_validate_json(body)
+    if isinstance(fields, dict):
+        fields = {name: value for name, value in fields.items() if name in model.model_fields}
+    return model.model_validate(fields)
+
+
 def to_json(result: Any) -> Response:
     """A pydantic model (or plain data) as a JSON response."""
     if hasattr(result, "model_dump_json"):
@@ -302,7 +321,7 @@ def to_json(result: Any) -> Response:
 
 
 def failure(error: Exception) -> Response:
-    """W&B's own table of errors to statuses. What it does not know is 500, with the reason told: nothing here is secret."""
+    """W&B's own table of errors to statuses. What it does not know is 500, with the reason told."""
     known = handle_server_exception(error)
     if known.status_code < 500:
         return JSONResponse(known.message, known.status_code)
