@@ -71,8 +71,8 @@ def attempt_of(slurm: Mapping[str, str], ray: Mapping[str, str], environ: Mappin
     """12 hex digits that name this training start, the same in all its processes, found without communication.
 
     With Ray: Slurm job and restart count, Ray session, Ray job (the Slurm step differs from node to node there).
-    Without: Slurm job, restart count and step. Where there is no step either, a token that child processes inherit; it is put into
-    the environment under VERL_TRACE_ATTEMPT by the first process that asks.
+    Without: Slurm job, restart count and step. Where there is no step either, a token that child processes inherit;
+    the first process that asks puts it into the environment as VERL_TRACE_ATTEMPT.
     """
     parts = [slurm.get("job_id", ""), slurm.get("restart_count", "")]
     if ray:

@@ -96,10 +96,11 @@ def _field(value: Any, depth: int) -> bytes:
 
 def _looks_clean(out: bytes, is_array: bool) -> bool:
     """Whether the bytes alone show that nothing was written as null and no key is a credential's."""
+    # one byte is searched for at memory speed: token ids and log-probs hold neither an n nor a quote
+    if is_array and b"n" not in out and b'"' not in out:
+        return True
     if b"null" in out:
         return False
-    if is_array and b'"' not in out:
-        return True
     low = out.lower()
     return b'api_key"' not in low and b'auth_headers"' not in low and b'authorization"' not in low
 
