@@ -39,7 +39,10 @@ def test_modules_are_loaded_once() -> None:
         if name != "__main__" and getattr(module, "__file__", None)
     )
 
-    assert [file for file, count in files.items() if count > 1 and Path(file).is_relative_to(PACKAGE)] == []
+    # pytest itself loads the root's __init__.py of a checkout once more, as the tests' package; it only re-exports
+    ours = [file for file in files if Path(file).is_relative_to(PACKAGE) and Path(file) != PACKAGE / "__init__.py"]
+    assert len(ours) > 10
+    assert [file for file in ours if files[file] > 1] == []
 
 
 def test_every_package_is_installed() -> None:

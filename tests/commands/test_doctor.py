@@ -1,0 +1,100 @@
+"""`verl-trace doctor` says what would keep an environment from recording, and what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from verl_trace.commands import checks
+
+SCRIPT = Path(sys.executable).with_name("verl-trace")
+
+
+def doctor(folder: Path, **variables: str) -> tuple[int, dict[str, dict[str, str]]]:
+    """Exit code and findings, by check, of a doctor that would record below `folder`."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("VERL_")}
+    environment = clean | {"VERL_TRACE_DIR": str(folder)} | variables
+    done = subprocess.run(
+        [SCRIPT, "doctor", "--json"], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    report: dict[str, Any] = json.loads(done.stdout)
+    return done.returncode, {finding["check"]: finding for finding in report["checks"]}
+
+
+def test_healthy_environment_passes(tmp_path: Path) -> None:
+    """A folder that can be written and no switch set: exit code 0, no failure."""
+    code, findings = doctor(tmp_path / "runs", VERL_TRACE_MIN_FREE="0")
+
+    assert [finding for finding in findings.values() if finding["state"] == "fail"] == []
+    assert code == 0
+    assert str(tmp_path / "runs") in findings["folder"]["message"]
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    """Folder and file that the check made are gone afterwards; a folder that was there stays."""
+    doctor(tmp_path / "a" / "b")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_switched_off_is_a_failure(tmp_path: Path) -> None:
+    """VERL_TRACE_DISABLED keeps everything from being recorded: the doctor names it and exits with 1."""
+    code, findings = doctor(tmp_path, VERL_TRACE_DISABLED="1")
+
+    assert code == 1
+    assert findings["switch"]["state"] == "fail"
+    assert findings["switch"]["remedy"] == "unset VERL_TRACE_DISABLED"
+
+
+def test_unreadable_setting_is_a_failure(tmp_path: Path) -> None:
+    """A value that the recorder would pass over is named with its variable."""
+    code, findings = doctor(tmp_path, VERL_TRACE_MAX_BYTES="plenty")
+
+    assert code == 1
+    assert "VERL_TRACE_MAX_BYTES" in findings["settings"]["message"]
+
+
+def test_folder_that_cannot_be_made_is_a_failure(tmp_path: Path) -> None:
+    """A folder below a file can't be made: the doctor says where and proposes VERL_TRACE_DIR."""
+    (tmp_path / "file").write_text("")
+    code, findings = doctor(tmp_path / "file" / "runs")
+
+    assert code == 1
+    assert findings["folder"]["state"] == "fail"
+    assert str(tmp_path / "file" / "runs") in findings["folder"]["message"]
+    assert "VERL_TRACE_DIR" in findings["folder"]["remedy"]
+
+
+def test_full_disk_is_a_failure(tmp_path: Path) -> None:
+    """Less free space than the recorder leaves to others means that nothing is recorded."""
+    code, findings = doctor(tmp_path, VERL_TRACE_MIN_FREE="900T")
+
+    assert code == 1
+    assert findings["space"]["state"] == "fail"
+
+
+def test_missing_extra_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU node without weave is healthy; the finding says what to install where one uploads."""
+    monkeypatch.setattr(checks, "UPLOAD_MODULES", ("weave", "surely_not_installed"))
+    finding = checks.check_upload()
+
+    assert finding.state == "warn"
+    assert "surely_not_installed" in finding.message
+    assert "verl-trace[upload]" in finding.remedy
+
+
+def test_every_failure_has_a_remedy(tmp_path: Path) -> None:
+    """Whatever is wrong, the line below says what to do; without --json too."""
+    environment = os.environ | {"VERL_TRACE_DIR": str(tmp_path), "VERL_TRACE_DISABLED": "1", "VERL_TRACE_FSYNC": "x"}
+    done = subprocess.run([SCRIPT, "doctor"], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    lines = done.stdout.splitlines()
+    failures = [number for number, line in enumerate(lines) if line.startswith("fail")]
+
+    assert done.returncode == 1
+    assert len(failures) >= 2
+    assert all("→" in lines[number + 1] for number in failures)
