@@ -59,7 +59,7 @@ def check_settings() -> Finding:
     """Whether every VERL_TRACE_ variable can be read."""
     problems = read_settings().problems
     if problems:
-        return Finding("settings", "fail", "; ".join(problems), "correct these variables: docs/settings.md lists them")
+        return Finding("settings", "fail", "; ".join(problems), "correct these variables; README.md lists them")
     found = sorted(name for name in os.environ if name.startswith("VERL_TRACE_"))
     return Finding("settings", "ok", ", ".join(f"{n}={os.environ[n]}" for n in found) or "no VERL_TRACE_ variable set")
 

@@ -33,11 +33,8 @@ def test_modules_are_loaded_once() -> None:
     for module in pkgutil.walk_packages(verl_trace.__path__, "verl_trace."):
         if module.name.split(".")[1] in ("recorder", "schemas", "reader"):
             importlib.import_module(module.name)
-    files = Counter(
-        os.path.realpath(module.__file__)
-        for name, module in list(sys.modules.items())
-        if name != "__main__" and getattr(module, "__file__", None)
-    )
+    loaded = [getattr(module, "__file__", None) for name, module in list(sys.modules.items()) if name != "__main__"]
+    files = Counter(os.path.realpath(file) for file in loaded if isinstance(file, str))
 
     # pytest itself loads the root's __init__.py of a checkout once more, as the tests' package; it only re-exports
     ours = [file for file in files if Path(file).is_relative_to(PACKAGE) and Path(file) != PACKAGE / "__init__.py"]
