@@ -1,0 +1,58 @@
+"""Which of verl's modules are watched, and what happens to each."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+
+from ..recorder.counters import warn_once
+from ..recorder.settings import disabled
+from . import agent_loop, import_hook, ray_env, rollout_trace
+
+__all__ = ["install", "installed"]
+
+_TRACE = "verl.utils.rollout_trace"
+_AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
+_CONSTANTS = "verl.trainer.constants_ppo"
+# Modules whose methods are decorated when they are executed.
+_DECORATED = (_AGENT_LOOP, "verl.tools.base_tool")
+
+_installed = False
+
+
+def installed() -> bool:
+    """Whether the hooks are in place in this process."""
+    return _installed
+
+
+def install() -> None:
+    """Watch verl's modules, once per process. Replaces nothing with VERL_TRACE_DISABLED=1, here or on the driver."""
+    global _installed
+    if _installed:
+        return
+    if os.environ.get(ray_env.DRIVER_DISABLED):
+        os.environ.setdefault("VERL_TRACE_DISABLED", "1")
+    if disabled():
+        import_hook.after_import(_CONSTANTS, ray_env.carry_switch)
+        return
+    _installed = True
+    import_hook.after_import(_TRACE, _trace)
+    import_hook.after_import(_AGENT_LOOP, _agent_loop)
+    import_hook.after_import(_CONSTANTS, ray_env.replace)
+
+
+def _trace(module: ModuleType) -> None:
+    late = [name for name in _DECORATED if name in sys.modules]
+    if late:
+        warn_once(
+            "late",
+            f"{late[0]} was imported before verl-trace, so its methods are not recorded; import "
+            "verl_trace.verl_plugin first, or let verl load it (docs/verl.md)",
+        )
+    rollout_trace.replace(module)
+
+
+def _agent_loop(module: ModuleType) -> None:
+    agent_loop.replace(module)
+    ray_env.replace_manager(module)

@@ -1,0 +1,167 @@
+"""Stand-ins for the decorators of `verl.utils.rollout_trace`; each hands over to verl's own unless the recorder was chosen.
+
+`RolloutTraceConfig.init` chooses: backend `jsonl`, and `weave` while W&B is offline, are recorded; everything else is
+verl's. The configuration object stays verl's, so that code which asks it (`get_backend`, `_initialized`) sees what it
+would see without us.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from .. import recorder
+from ..recorder import session as sessions
+from ..recorder.counters import warn_once
+from .folder import pin_folder
+from .offline import decide
+
+__all__ = ["chosen", "recording", "replace"]
+
+# Not on the class or the module of verl: both must stay what they are.
+_chosen = False
+_verl_op: Callable[[Any], Any] | None = None
+
+
+def chosen() -> bool:
+    """Whether verl's configuration was initialised for the recorder."""
+    return _chosen
+
+
+def recording() -> bool:
+    """Whether verl was initialised for the recorder and a recording runs."""
+    return _chosen and sessions.current() is not None
+
+
+def replace(module: ModuleType) -> None:
+    """Put the stand-ins into `verl.utils.rollout_trace`, which has just been executed."""
+    global _verl_op
+    config = module.RolloutTraceConfig
+    own_op, own_attr = module.rollout_trace_op, module.rollout_trace_attr
+    init, reset = _init(config.__dict__["init"].__func__), _reset(config.__dict__["reset"].__func__)
+    # nothing above this line has changed anything, so a verl that looks different is left whole
+    _verl_op = own_op
+    module.rollout_trace_op = functools.wraps(own_op)(_rollout_trace_op)  # type: ignore[attr-defined]
+    module.rollout_trace_attr = _attr(own_attr)  # type: ignore[attr-defined]
+    config.init = classmethod(init)
+    config.reset = classmethod(reset)
+
+
+class _Forms:
+    """The two forms of a decorated function, each made on first use.
+
+    A pickle holds only the function: both forms refer to context variables, which cannot be pickled, and classes that
+    a program defines itself travel to Ray's workers by value.
+    """
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        self.func = func
+
+    def __reduce__(self) -> tuple[type[_Forms], tuple[Callable[..., Any]]]:
+        return (_Forms, (self.func,))
+
+    @functools.cached_property
+    def recorded(self) -> Callable[..., Any]:
+        """`func`, recorded."""
+        try:
+            return recorder.rollout_trace_op(self.func)
+        except Exception as error:  # noqa: BLE001
+            warn_once(f"decorate-{self.func!r}", f"{self.func!r} is not recorded: {type(error).__name__}: {error}")
+            return self.func
+
+    @functools.cached_property
+    def verl(self) -> Callable[..., Any]:
+        """`func`, decorated by verl's own decorator."""
+        if _verl_op is None:
+            return self.func
+        form: Callable[..., Any] = _verl_op(self.func)
+        return form
+
+
+def _rollout_trace_op(func: Any) -> Any:
+    forms = _Forms(func)
+
+    if inspect.iscoroutinefunction(func):
+
+        @functools.wraps(func)
+        async def traced_async(*args: Any, **kwargs: Any) -> Any:
+            return await (forms.recorded if chosen() else forms.verl)(*args, **kwargs)
+
+        return traced_async
+
+    @functools.wraps(func)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        return (forms.recorded if chosen() else forms.verl)(*args, **kwargs)
+
+    return traced
+
+
+def _attr(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def rollout_trace_attr(*args: Any, **kwargs: Any) -> Any:
+        return (recorder.rollout_trace_attr if chosen() else original)(*args, **kwargs)
+
+    return rollout_trace_attr
+
+
+def _init(original: Callable[..., None]) -> Callable[..., None]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def init(cls: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            bound = signature.bind(cls, *args, **kwargs)
+        except TypeError:
+            return original(cls, *args, **kwargs)
+        bound.apply_defaults()
+        given = dict(list(bound.arguments.items())[1:])
+        if cls.get_instance()._initialized:
+            return None
+        if not _is_ours(given.get("backend")):
+            _release()
+            return original(cls, *args, **kwargs)
+        _choose(cls.get_instance(), given)
+        return None
+
+    return init
+
+
+def _reset(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def reset(cls: Any) -> None:
+        original(cls)
+        _release()
+
+    return reset
+
+
+def _is_ours(backend: object) -> bool:
+    return backend == "jsonl" or (backend == "weave" and decide().offline)
+
+
+def _choose(config: Any, given: dict[str, Any]) -> None:
+    """Start the recorder and fill verl's configuration as verl would, without a client."""
+    global _chosen
+    for name, value in given.items():
+        setattr(config, name, value)
+    config.client = None
+    config._initialized = True
+    _chosen = True
+    pin_folder()
+    sessions.start(
+        given["project_name"],
+        given["experiment_name"],
+        given["backend"],
+        token2text=bool(given.get("token2text", False)),
+        max_samples_per_step_per_worker=given.get("max_samples_per_step_per_worker"),
+    )
+
+
+def _release() -> None:
+    global _chosen
+    if _chosen:
+        _chosen = False
+        sessions.stop()
