@@ -13,6 +13,12 @@ demo:  ## record, upload to a local Weave server, read back
 ci:  ## all of it, as CI does
 	.ci/run
 
+bench:  ## what recording costs, in µs per call
+	for program in benchmarks/bench_*.py; do .venv/bin/python $$program || exit 1; done
+
+soak:  ## workers killed at random moments; SOAK_ROUNDS=2000 for longer
+	.venv/bin/pytest -q -m soak tests/soak
+
 clean:  ## what builds and tests leave behind; environments in .venv and .ci-envs stay
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -not -path './.ci-envs/*' -prune -exec rm -rf {} +

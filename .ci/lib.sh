@@ -19,7 +19,7 @@ environment() {
     for line in "$@"; do
         echo "environment $name: pip install $line"
         # shellcheck disable=SC2086  # a line is several arguments
-        "$folder/bin/pip" install --quiet $line
+        "$folder/bin/pip" install -qq $line
     done
     printf '%s' "$wanted" >"$folder/.installed"
 }
