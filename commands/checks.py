@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ..recorder.settings import disabled, read_settings
+from ..verl_plugin import status
 
 __all__ = ["CHECKS", "Finding", "State", "run_checks"]
 
@@ -43,6 +44,29 @@ def run_checks() -> list[Finding]:
 def check_python() -> Finding:
     """Which interpreter this is, since a login node and a worker image often differ."""
     return Finding("python", "ok", f"{platform.python_version()}, verl-trace {metadata.version('verl-trace')}")
+
+
+def check_verl() -> Finding:
+    """Whether the verl that is installed here will load the plugin."""
+    found = status()
+    if found.version is None:
+        return Finding(
+            "verl",
+            "warn",
+            "not installed here; only code that imports verl_trace itself can record",
+            "if you train with verl, run this in the environment of its workers",
+        )
+    if found.loaded_by is None:
+        return Finding("verl", "fail", f"verl {found.version} will not load verl-trace", found.hint)
+    return Finding("verl", "ok", f"verl {found.version} loads verl-trace by {found.loaded_by}")
+
+
+def check_backends() -> Finding:
+    """Which values of `trace.backend` record."""
+    offline = status().offline
+    if offline.offline:
+        return Finding("backend", "ok", f"trace.backend=jsonl records, and so does weave: {offline.because}")
+    return Finding("backend", "ok", f"trace.backend=jsonl records; weave is verl's own: {offline.because}")
 
 
 def check_disabled() -> Finding:
@@ -123,6 +147,8 @@ def check_upload() -> Finding:
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
     check_python,
+    check_verl,
+    check_backends,
     check_disabled,
     check_settings,
     check_folder,

@@ -98,3 +98,52 @@ def test_every_failure_has_a_remedy(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert len(failures) >= 2
     assert all("→" in lines[number + 1] for number in failures)
+
+
+def fake_verl(folder: Path, init: str) -> str:
+    """PYTHONPATH with a package `verl` whose `__init__.py` is `init`: the doctor reads it and never runs it."""
+    (folder / "verl").mkdir(parents=True)
+    (folder / "verl" / "__init__.py").write_text(f"raise SystemExit('imported')\n{init}\n")
+    return str(folder)
+
+
+def test_verl_with_entry_points_is_found(tmp_path: Path) -> None:
+    """A verl of 0.9 loads the plugin by itself."""
+    path = fake_verl(tmp_path / "lib", 'entry_points(group="verl.plugins"); os.getenv("VERL_USE_EXTERNAL_MODULES")')
+    code, findings = doctor(tmp_path, PYTHONPATH=path, VERL_TRACE_MIN_FREE="0")
+
+    assert code == 0
+    assert findings["verl"]["state"] == "ok"
+
+
+def test_verl_without_entry_points_needs_the_variable(tmp_path: Path) -> None:
+    """An older verl loads the plugin only when told to; the remedy is the variable's value, and it cures."""
+    path = fake_verl(tmp_path / "lib", 'os.getenv("VERL_USE_EXTERNAL_MODULES", "")')
+    code, findings = doctor(tmp_path, PYTHONPATH=path)
+
+    assert code == 1
+    assert "VERL_USE_EXTERNAL_MODULES=verl_trace.verl_plugin" in findings["verl"]["remedy"]
+
+    code, findings = doctor(
+        tmp_path, PYTHONPATH=path, VERL_USE_EXTERNAL_MODULES="verl_trace.verl_plugin", VERL_TRACE_MIN_FREE="0"
+    )
+    assert code == 0
+    assert findings["verl"]["state"] == "ok"
+
+
+def test_plugins_switched_off_is_a_failure(tmp_path: Path) -> None:
+    """VERL_USE_EXTERNAL_PLUGINS=none keeps a new verl from loading anything."""
+    path = fake_verl(tmp_path / "lib", 'entry_points(group="verl.plugins")')
+    code, findings = doctor(tmp_path, PYTHONPATH=path, VERL_USE_EXTERNAL_PLUGINS="none")
+
+    assert code == 1
+    assert "VERL_USE_EXTERNAL_PLUGINS" in findings["verl"]["remedy"]
+
+
+@pytest.mark.parametrize(("mode", "words"), [("offline", "so does weave"), ("online", "verl's own")])
+def test_offline_decision_is_told(tmp_path: Path, mode: str, words: str) -> None:
+    """Whether `trace.backend=weave` records follows W&B's mode, and the doctor says which."""
+    _, findings = doctor(tmp_path, WANDB_MODE=mode)
+
+    assert words in findings["backend"]["message"]
+    assert f"WANDB_MODE={mode}" in findings["backend"]["message"]
