@@ -20,8 +20,8 @@ __all__ = ["Background"]
 TICK = 0.5
 # Jobs (token ids held for decoding) that may wait; more are counted, their ids are in the files anyway.
 MAX_JOBS = 4096
-# A process that ends waits this long for text still to be decoded, in seconds.
-EXIT_PATIENCE = 5.0
+# A process that ends waits at most this long, in seconds; half of it for text still to be decoded.
+EXIT_PATIENCE = 10.0
 
 
 class Background:
@@ -33,6 +33,7 @@ class Background:
         self._jobs: deque[Callable[[], None]] = deque()
         self._wake = threading.Event()
         self._stopping = False
+        self._last: Callable[[], None] = writer.drain
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -60,15 +61,17 @@ class Background:
         """Look at the segment's size now."""
         self._wake.set()
 
-    def stop(self) -> None:
-        """Finish waiting jobs (bounded) and end the thread."""
+    def stop(self, last: Callable[[], None]) -> bool:
+        """Finish waiting jobs, run `last`, end the thread; False when a sick disk did not let it end in time."""
+        self._last = last
         self._stopping = True
         self._wake.set()
         thread = self._thread
-        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
-            thread.join(EXIT_PATIENCE + 1.0)
-        elif thread is None:
-            self._run_jobs(time.monotonic() + EXIT_PATIENCE)
+        if thread is None or not thread.is_alive():
+            self._finish()
+            return True
+        thread.join(EXIT_PATIENCE)
+        return not thread.is_alive()
 
     def after_fork(self) -> None:
         """In a forked child the thread is gone, and waiting jobs are the parent's."""
@@ -87,7 +90,11 @@ class Background:
             if self._settings.fsync_interval and time.monotonic() - synced >= self._settings.fsync_interval:
                 self._guarded("syncing", self._writer.sync)
                 synced = time.monotonic()
-        self._guarded("decoding", lambda: self._run_jobs(time.monotonic() + EXIT_PATIENCE))
+        self._finish()
+
+    def _finish(self) -> None:
+        self._guarded("decoding", lambda: self._run_jobs(time.monotonic() + EXIT_PATIENCE / 2))
+        self._guarded("closing", self._last)
 
     def _run_jobs(self, deadline: float) -> None:
         while self._jobs:

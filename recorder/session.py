@@ -41,8 +41,12 @@ class Session:
         self.background.start()
 
     def close(self) -> None:
-        """Finish decoding, close and seal the open segment."""
-        self.background.stop()
+        """Finish decoding, close and seal the open segment; give up after some seconds on a disk that hangs."""
+        if not self.background.stop(self._close):
+            waiting = self.writer.waiting
+            warn_once("hangs", f"{self.writer.path}: the disk hangs; leaving with {waiting} records not written")
+
+    def _close(self) -> None:
         finished = self.writer.close()
         if finished is not None:
             try:

@@ -59,6 +59,8 @@ class SegmentWriter:
         self._lost_since = 0
         self._blocked_until = 0.0
         self._paused = ""
+        # held for list operations only, so that nobody waits here for a disk
+        self._queue_lock = threading.Lock()
         self._queue: deque[bytes] | None = None
         self._queued = 0
 
@@ -66,13 +68,14 @@ class SegmentWriter:
 
     def append(self, line: bytes) -> bool:
         """Append one whole line (with its newline). False when it was counted as lost instead."""
+        if self._queue is not None and (taken := self._enqueue(line, begin=False)) is not None:
+            return taken
         if self._fd < 0 and not self._open_late():
             return self._lose("not open")
         if not self._lock.acquire(timeout=STALL_SECONDS):
-            return self._enqueue(line)
+            # another thread is inside a slow write
+            return bool(self._enqueue(line, begin=True))
         try:
-            if self._queue is not None:
-                return self._enqueue(line)
             if self._paused or (self._blocked_until and time.monotonic() < self._blocked_until):
                 return self._lose(self._paused or "blocked")
             if self._lost:
@@ -145,24 +148,28 @@ class SegmentWriter:
         )
 
     def _stall(self) -> None:
-        self._queue = deque()
-        self._queued = 0
+        with self._queue_lock:
+            if self._queue is not None:
+                return
+            self._queue = deque()
+            self._queued = 0
         announce(
             f"warning: {self._path}: a write took over {STALL_SECONDS:g} s; writing in the background until it recovers"
         )
-        self.counters.dropped["stalls (not records)"] += 0
 
-    def _enqueue(self, line: bytes) -> bool:
-        queue = self._queue
-        if queue is None:
-            # another thread is inside a slow write; what it finds out decides, this line waits
-            queue = self._queue = deque()
-            self._queued = 0
-        if self._queued + len(line) > QUEUE_BYTES:
-            return self._lose("queue full")
-        self._queued += len(line)
-        queue.append(line)
-        return True
+    def _enqueue(self, line: bytes, *, begin: bool) -> bool | None:
+        """Queue a line; None when nothing is queued just now and `begin` does not ask for it."""
+        with self._queue_lock:
+            if self._queue is None:
+                if not begin:
+                    return None
+                self._queue = deque()
+                self._queued = 0
+            if self._queued + len(line) <= QUEUE_BYTES:
+                self._queued += len(line)
+                self._queue.append(line)
+                return True
+        return self._lose("queue full")
 
     # -- opening, rotating, closing: any thread, no lock held across a system call but the swap -----------------------
 
@@ -287,23 +294,28 @@ class SegmentWriter:
 
     def drain(self) -> None:
         """Write what waits in the queue of a stalled disk; direct appends again once it is empty and the disk quick."""
-        while (queue := self._queue) is not None:
-            try:
-                line = queue.popleft()
-            except IndexError:
-                with self._lock:
-                    if not queue:
+        while self._queue is not None:
+            begun = time.monotonic()
+            # the lock goes first: a direct append must not overtake the last queued line
+            with self._lock:
+                with self._queue_lock:
+                    if not self._queue:
                         self._queue = None
                         announce(f"{self._path}: the disk answers again; writing directly")
                         return
-                continue
-            self._queued -= len(line)
-            begun = time.monotonic()
-            with self._lock:
-                self._write(line)
-                self._queue = queue
+                    line = self._queue.popleft()
+                    self._queued -= len(line)
+                if self._fd < 0:
+                    self._lose("not open")
+                else:
+                    self._write(line)
             if time.monotonic() - begun > STALL_SECONDS:
                 return
+
+    @property
+    def waiting(self) -> int:
+        """Records in the queue of a stalled disk."""
+        return len(self._queue or ())
 
     def check_health(self) -> None:
         """Keep the reserve of the disk and the cap of the run; notice a folder that was removed under the open file."""
