@@ -58,7 +58,7 @@ def _encode(value: Any, depth: int) -> bytes:
     if kind in _PLAIN:
         return _dumps(value)
     fields = value if kind is dict else tagged_fields(value, kind)
-    if fields is not None and depth < _MAX_FIELD_DEPTH and _any_large(fields):
+    if fields is not None and depth < _MAX_FIELD_DEPTH and _any_large(fields, depth):
         return _encode_fields(fields, depth + 1)
     out = _dumps(value, default=simple_form, option=_OPTIONS)
     if _looks_clean(out, fields is None) or not _is_special(value):
@@ -66,12 +66,16 @@ def _encode(value: Any, depth: int) -> bytes:
     return _careful(value)
 
 
-def _any_large(fields: dict[Any, Any]) -> bool:
+def _any_large(fields: dict[Any, Any], depth: int) -> bool:
     for value in fields.values():
-        if type(value) in _SIZED:
+        kind = type(value)
+        if kind in _SIZED:
             if len(value) > _LARGE:
                 return True
-        elif type(value) not in _PLAIN:
+        elif kind is dict:
+            if depth < _MAX_FIELD_DEPTH and _any_large(value, depth + 1):
+                return True
+        elif kind not in _SMALL:
             return True
     return False
 
@@ -150,4 +154,5 @@ def _is_special_object(item: Any, kind: type, stack: list[Any]) -> bool:
 
 
 _PLAIN = frozenset({int, str, bool, type(None)})
+_SMALL = _PLAIN | {float}
 _SIZED = frozenset({str, list, tuple})
