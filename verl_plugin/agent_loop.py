@@ -58,9 +58,7 @@ def _run_agent_loop(original: Callable[..., Awaitable[Any]]) -> Callable[..., Aw
             if _is_tq(self) and not kwargs.get("trace", False):
                 args, kwargs = _switch_on(signature, self, args, kwargs)
         except Exception as error:  # noqa: BLE001
-            warn_once(
-                "agent-loop", f"a trajectory's attributes: {type(error).__name__}: {error}; verl goes on unchanged"
-            )
+            warn_once("agent-loop", f"attributes of a trajectory: {type(error).__name__}: {error}; verl goes on")
         token = extra_attributes.set(extra)
         try:
             return await original(self, *args, **kwargs)
@@ -106,7 +104,7 @@ def _get_trajectory_info(original: Callable[..., Awaitable[Any]], config: Any) -
     return get_trajectory_info
 
 
-def _choose(found: list[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
+def _choose(found: list[dict[str, Any]], limit: int) -> list[_Trajectory]:
     """Copies of the trajectories' dicts, of which those of at most `limit` samples are to be traced."""
     samples = [_plain(trajectory["sample_index"]) for trajectory in found]
     unique = list(dict.fromkeys(samples))

@@ -27,7 +27,7 @@ class Decision(NamedTuple):
 
 
 def decide(environ: Mapping[str, str] | None = None, folder: str | Path | None = None) -> Decision:
-    """Whether `backend=weave` is to be recorded instead of sent; `folder` (default: the current one) is the program's."""
+    """Whether `backend=weave` is to be recorded instead of sent; `folder` is the program's, by default the current."""
     environ = os.environ if environ is None else environ
     own = environ.get(OFFLINE_VARIABLE, "").strip().lower()
     if own:

@@ -1,8 +1,8 @@
 """One setting on the driver reaches every worker: Ray hands on no environment, and verl only a list of its own.
 
-Two ways. The usual one is the runtime environment that verl gives to `ray.init`, which every process of the job inherits.
-Where a program has called `ray.init` by itself, the agent-loop workers get the settings as their own runtime
-environment. Either way, what the user wrote into a runtime environment is left as it is, and so is verl's configuration.
+Two ways. The usual one is the runtime environment that verl gives to `ray.init`, which every process of the job
+inherits. Where a program has called `ray.init` by itself, the agent-loop workers get the settings as their own runtime
+environment. Either way, what the user wrote into a runtime environment stays as it is, and so does the configuration.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def carry_switch(module: ModuleType) -> None:
 
 
 def replace_manager(module: ModuleType) -> None:
-    """Wrap the start of workers by `AgentLoopManager`, for programs that called `ray.init` without verl's environment."""
+    """Wrap how `AgentLoopManager` starts workers, for programs that called `ray.init` without verl's environment."""
     manager = module.AgentLoopManager
     original = manager.__dict__.get("_init_agent_loop_workers")
     if inspect.iscoroutinefunction(original):

@@ -1,4 +1,4 @@
-"""Stand-ins for the decorators of `verl.utils.rollout_trace`; each hands over to verl's own unless the recorder was chosen.
+"""Stand-ins for verl's decorators; each hands over to verl's own unless the recorder was chosen.
 
 `RolloutTraceConfig.init` chooses: backend `jsonl`, and `weave` while W&B is offline, are recorded; everything else is
 verl's. The configuration object stays verl's, so that code which asks it (`get_backend`, `_initialized`) sees what it
