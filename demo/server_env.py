@@ -3,8 +3,8 @@
     with start_server("weave.db") as server:
         …  # server.url, server.client_environment()
 
-The server needs an older `weave` with its `trace-server` extra, which must not meet the user's own packages: it gets a
-venv in the cache folder (`$VERL_TRACE_CACHE`, default `~/.cache/verl-trace`), named by a hash of what is in it. The venv
+The server needs an older `weave` with its `trace-server` extra, which must not meet the user's own packages: it gets
+a venv in the cache folder (`$VERL_TRACE_CACHE`, default `~/.cache/verl-trace`), named by a hash of its content. It
 is built under a temporary name and published by rename, so that nobody ever sees half of one.
 """
 

@@ -70,7 +70,7 @@ ROUTES: dict[str, tuple[str, type[Any]]] = {
 }
 
 
-class Ids(IdConverter):
+class Ids(IdConverter):  # type: ignore[misc]
     """The hosted service has internal ids for projects, runs and users; base64 of the external one serves here."""
 
     def ext_to_int_project_id(self, project_id: str) -> str:

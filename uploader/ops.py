@@ -1,0 +1,67 @@
+"""Ops as Weave knows them: a published object per name, which every call refers to.
+
+A call traced live by verl names its op by a string, for which Weave's client publishes an object with a fixed piece
+of code. We publish the same content, so that replayed and live calls have the same op references and meet in one row of
+Weave's op list.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+
+from ..schemas.errors import Rejected
+from .client import Client
+
+__all__ = ["OBJECT_DIGEST", "OP_CODE", "Ops", "op_object_id"]
+
+# What Weave's client stores for an op that has a name and no code. Content-addressed: equal bytes, equal reference.
+OP_CODE = (
+    b"import weave\n\n@weave.op\ndef op_fn(*args, **kwargs):  # type: ignore\n"
+    b"    # Code-capture unavailable for this op\n    pass\n"
+)
+# The reference that results on every server; used where nothing is sent (dry run).
+OBJECT_DIGEST = "6jAV4T6F42RKlabeB2RO0BXkbFFPrKyU2yyQedpotB8"
+# Longer object ids are cut by Weave's client and refused by its servers.
+_MAX_ID = 128
+
+
+def op_object_id(name: str) -> str:
+    """The object id that Weave's client gives to an op of this name: `A._call` becomes `A-call`."""
+    dashed = re.sub(r"[^\w.]+", "-", name)
+    return re.sub(r"[._-]{2,}", "-", dashed).strip("-_")[:_MAX_ID] or "unnamed"
+
+
+class Ops:
+    """The ops of one project. Each is published once per upload; the server ignores what it has already."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._refs: dict[str, str] = {}
+        self._file_digest: str | None = None
+        self._lock = threading.Lock()
+        self.refused: dict[str, str] = {}
+
+    def ref(self, name: str) -> str:
+        """The op's reference; a plain name where the server refuses the object (`refused` tells why).
+
+        Raises:
+            Unreachable: the server could not be reached for as long as the client waits.
+        """
+        with self._lock:
+            known = self._refs.get(name)
+            if known is None:
+                known = self._refs[name] = self._publish(name)
+            return known
+
+    def _publish(self, name: str) -> str:
+        object_id = op_object_id(name)
+        try:
+            if self._file_digest is None:
+                self._file_digest = self._client.create_file("obj.py", OP_CODE)
+            value = {"_type": "CustomWeaveType", "weave_type": {"type": "Op"}, "files": {"obj.py": self._file_digest}}
+            digest = self._client.create_object(object_id, value)
+        except Rejected as error:
+            self.refused[name] = str(error)
+            return object_id
+        return f"weave:///{self._client.project_id}/op/{object_id}:{digest}"

@@ -1,0 +1,187 @@
+"""One recorded trajectory -> the calls that Weave stores: ids, times and payload bytes as recorded.
+
+What is added to the recorded data
+- `summary.status_counts`, which Weave's own client computes: successes and errors of a call and all below it.
+- `attributes.verl_trace`: attempt, host, pid and version of the recording process, and marks:
+  `orphan` (the parent was not recorded), `interrupted` (the process ended first), `inputs_lost` (no start on disk).
+- `TEXT_MARK` in front of strings that Weave would take for references of its own. A made-up reference makes the server
+  refuse a whole batch, and a well-formed one would be shown as something else than the text that was recorded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+if TYPE_CHECKING:
+    from ..reader import Call, Trajectory
+
+__all__ = ["TEXT_MARK", "Encoded", "encode_trajectory", "protect_references", "status_counts"]
+
+# Written before a recorded string that begins like a Weave reference.
+TEXT_MARK = "text:"
+_REFERENCES = ("weave:///", "weave-trace-internal:///")
+# One of these is in the JSON of every such string: a cheap test before any parsing. The second form has an escaped "/".
+_HINTS = (b'"weave:/', b'"weave:\\/', b'"weave-trace-internal:')
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One call, ready to be posted in either of the two forms that Weave's servers know.
+
+    `head` and `tail` are JSON members without braces, `attributes` and `inputs` JSON objects.
+    `escaped`: strings that got `TEXT_MARK`.
+    """
+
+    id: str
+    trace_id: str
+    op: str
+    project_id: str
+    head: bytes
+    attributes: bytes
+    inputs: bytes
+    tail: bytes
+    escaped: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that the call adds to a request."""
+        return len(self.head) + len(self.attributes) + len(self.inputs) + len(self.tail) + 40
+
+    def complete(self) -> bytes:
+        """The call as an item of `/v2/…/calls/complete`."""
+        return b"{" + self._beginning() + b"," + self.tail + b"}"
+
+    def start(self) -> bytes:
+        """The beginning as an item of `/call/upsert_batch`, for servers without the newer route."""
+        return b'{"mode":"start","req":{"start":{' + self._beginning() + b"}}}"
+
+    def end(self) -> bytes:
+        """The end as an item of `/call/upsert_batch`."""
+        ids = _members({"project_id": self.project_id, "id": self.id})
+        return b'{"mode":"end","req":{"end":{' + ids + b"," + self.tail + b"}}}"
+
+    def _beginning(self) -> bytes:
+        return self.head + b',"attributes":' + self.attributes + b',"inputs":' + self.inputs
+
+
+def encode_trajectory(trajectory: Trajectory, project_id: str, op_ref: Callable[[str], str]) -> list[Encoded]:
+    """The calls of a trajectory, in its order. All calls are ended or belong to a process that is gone.
+
+    `op_ref` gives, for a recorded op name, the reference of the published op (or a plain name).
+    """
+    counts = status_counts(trajectory.calls)
+    return [_encode(call, project_id, op_ref(call.op), counts[call.id]) for call in trajectory.calls]
+
+
+def status_counts(calls: Sequence[Call]) -> dict[str, dict[str, int]]:
+    """Call id -> `{"success":…,"error":…}` of the call and everything below it, as Weave's client rolls up."""
+    parents = {call.id: call.parent_id for call in calls}
+    counts = {call.id: {"success": 0, "error": 0} for call in calls}
+    for call in calls:
+        outcome = "error" if call.exception is not None or call.unfinished else "success"
+        at: str | None = call.id
+        seen: set[str] = set()
+        # upwards from every call: trees are shallow, and a damaged file may even hold a cycle
+        while at is not None and at in counts and at not in seen:
+            seen.add(at)
+            counts[at][outcome] += 1
+            at = parents[at]
+    return counts
+
+
+def _encode(call: Call, project_id: str, op_ref: str, counts: dict[str, int]) -> Encoded:
+    head = {
+        "project_id": project_id,
+        "id": call.id,
+        "trace_id": call.trace_id,
+        "parent_id": call.parent_id,
+        "op_name": op_ref,
+        "started_at": call.started_at,
+    }
+    attributes, in_attributes = protect_references(orjson.dumps({**call.attributes, "verl_trace": _origin(call)}))
+    inputs, in_inputs = protect_references(_as_object(call.inputs))
+    output, in_output = protect_references(call.output() or b"null")
+    end = {
+        "ended_at": call.last_seen_at if call.unfinished else call.ended_at,
+        "exception": _exception(call),
+        "summary": {"status_counts": counts},
+    }
+    return Encoded(
+        id=call.id,
+        trace_id=call.trace_id,
+        op=call.op,
+        project_id=project_id,
+        head=_members(head),
+        attributes=attributes,
+        inputs=inputs,
+        tail=_members(end) + b',"output":' + output,
+        escaped=in_attributes + in_inputs + in_output,
+    )
+
+
+def _members(fields: dict[str, Any]) -> bytes:
+    return orjson.dumps(fields)[1:-1]
+
+
+def _as_object(inputs: bytes | None) -> bytes:
+    """Weave wants an object; anything else is put into one, and nothing at all (the start is lost) is an empty one."""
+    if not inputs:
+        return b"{}"
+    return inputs if inputs.startswith(b"{") else b'{"value":' + inputs + b"}"
+
+
+def _exception(call: Call) -> str | None:
+    """The text that Weave's client would send: JSON with type, message and traceback."""
+    if call.unfinished:
+        message = (
+            f"the recording process {call.writer.pid} on {call.writer.host} ended before this call did;"
+            f" it was last seen at {call.last_seen_at}"
+        )
+        return json.dumps({"type": "Interrupted", "message": message})
+    return None if call.exception is None else json.dumps(call.exception)
+
+
+def _origin(call: Call) -> dict[str, Any]:
+    """Which process recorded the call, and what is special about it."""
+    origin: dict[str, Any] = {
+        "attempt": call.writer.attempt,
+        "host": call.writer.host,
+        "pid": call.writer.pid,
+        "version": call.writer.version,
+    }
+    marks = {"orphan": call.orphan, "interrupted": call.unfinished, "inputs_lost": not call.inputs}
+    return origin | {name: True for name, is_so in marks.items() if is_so}
+
+
+def protect_references(data: bytes) -> tuple[bytes, int]:
+    """JSON in which no string begins like a Weave reference, and how many strings got `TEXT_MARK` for that.
+
+    Almost always the very bytes given: only a suspicion leads to parsing. Keys are left alone: Weave does not
+    read them.
+    """
+    if not any(hint in data for hint in _HINTS):
+        return data, 0
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        # not JSON: the server will refuse this call alone and say so
+        return data, 0
+    marked, count = _mark(value)
+    return (orjson.dumps(marked), count) if count else (data, 0)
+
+
+def _mark(value: Any) -> tuple[Any, int]:
+    if isinstance(value, str):
+        return (TEXT_MARK + value, 1) if value.startswith(_REFERENCES) else (value, 0)
+    if isinstance(value, dict):
+        pairs = [(key, *_mark(inner)) for key, inner in value.items()]
+        return {key: inner for key, inner, _ in pairs}, sum(count for _, _, count in pairs)
+    if isinstance(value, list):
+        items = [_mark(inner) for inner in value]
+        return [inner for inner, _ in items], sum(count for _, count in items)
+    return value, 0

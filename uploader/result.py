@@ -1,0 +1,128 @@
+"""What an upload did, in numbers that add up: recorded = sent + skipped + failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["ALREADY_STORED", "STILL_OPEN", "Failure", "RunReport", "UploadResult"]
+
+# Reasons for not sending a call that is in order.
+ALREADY_STORED = "already stored"
+STILL_OPEN = "still open"
+# Failures kept with their details, per run: enough to find the cause, and bounded when a server dies for good.
+FAILURES_KEPT = 1000
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A call that did not arrive, and why, in the server's words where it had some."""
+
+    id: str
+    trace_id: str
+    op: str
+    reason: str
+
+
+@dataclass
+class RunReport:
+    """The upload of one run. `failures` has the first `FAILURES_KEPT` of `failed`.
+
+    All counts but `trajectories` and `bytes` are calls; `interrupted`, `orphans` and `marked_texts` (strings that got
+    `TEXT_MARK`) count within the calls to be sent.
+    """
+
+    project_name: str
+    experiment_name: str
+    target: str
+    page: str = ""
+    trajectories: int = 0
+    recorded: int = 0
+    sent: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    failed: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    bytes: int = 0
+    interrupted: int = 0
+    orphans: int = 0
+    marked_texts: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def fail(self, failure: Failure) -> None:
+        """Count a call that did not arrive."""
+        self.failed += 1
+        if len(self.failures) < FAILURES_KEPT:
+            self.failures.append(failure)
+
+    def note(self, text: str) -> None:
+        """Say something once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    @property
+    def to_send(self) -> int:
+        """Calls that neither arrived, failed nor were skipped: what a dry run would send."""
+        return self.recorded - self.sent - sum(self.skipped.values()) - self.failed
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data for `--json`."""
+        return {
+            "project_name": self.project_name,
+            "experiment_name": self.experiment_name,
+            "target": self.target,
+            "page": self.page,
+            "trajectories": self.trajectories,
+            "recorded": self.recorded,
+            "sent": self.sent,
+            "skipped": dict(self.skipped),
+            "failed": self.failed,
+            "to_send": self.to_send,
+            "bytes": self.bytes,
+            "interrupted": self.interrupted,
+            "orphans": self.orphans,
+            "marked_texts": self.marked_texts,
+            "failures": [vars(failure) for failure in self.failures],
+            "notes": self.notes,
+        }
+
+
+@dataclass
+class UploadResult:
+    """All runs of one upload."""
+
+    runs: list[RunReport] = field(default_factory=list)
+    dry_run: bool = False
+    seconds: float = 0.0
+
+    @property
+    def recorded(self) -> int:
+        """Calls found in the files."""
+        return sum(run.recorded for run in self.runs)
+
+    @property
+    def sent(self) -> int:
+        """Calls that the server has confirmed in this upload."""
+        return sum(run.sent for run in self.runs)
+
+    @property
+    def skipped(self) -> Counter[str]:
+        """Calls that needed no sending or must wait, by reason."""
+        return sum((run.skipped for run in self.runs), Counter())
+
+    @property
+    def failed(self) -> int:
+        """Calls that did not arrive."""
+        return sum(run.failed for run in self.runs)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data for `--json`."""
+        return {
+            "dry_run": self.dry_run,
+            "recorded": self.recorded,
+            "sent": self.sent,
+            "skipped": dict(self.skipped),
+            "failed": self.failed,
+            "seconds": round(self.seconds, 3),
+            "runs": [run.as_json() for run in self.runs],
+        }

@@ -1,0 +1,184 @@
+"""Where an upload goes, and as whom: what W&B users have set up for the official client, without starting that client.
+
+The only module that imports `weave`, and of it only what knows credentials, URLs and projects. `weave.init` is never
+called: nothing is patched, no tracer provider is installed, nobody is called but the W&B API that was configured.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..schemas.errors import CannotStart, MissingExtra
+
+__all__ = ["Target", "resolve", "split_project"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One Weave project. `authorization` gives the header of a request; it is never shown."""
+
+    entity: str
+    project: str
+    trace_url: str
+    app_url: str
+    authorization: Callable[[], str] = field(repr=False)
+    verify: bool = True
+
+    @property
+    def project_id(self) -> str:
+        """`entity/project`, the server's name for it."""
+        return f"{self.entity}/{self.project}"
+
+    @property
+    def page(self) -> str:
+        """Where a browser shows it."""
+        return f"{self.app_url}/{self.project_id}/weave"
+
+
+class ProjectName(NamedTuple):
+    """A project name taken apart; `entity` is "" when the name does not say."""
+
+    entity: str
+    project: str
+
+
+def split_project(recorded: str | None, entity: str | None, project: str | None) -> ProjectName:
+    """Entity and project as far as names and options tell; options win over the recorded name.
+
+    Raises:
+        CannotStart: there is no project name, or it has too many parts.
+    """
+    name = project or recorded or ""
+    parts = name.split("/")
+    if len(parts) > 2 or not all(parts):
+        said = f"{name!r} is no project name" if name else "the run has no project name"
+        raise CannotStart(f"{said}: it must be PROJECT or ENTITY/PROJECT", hint="name one with --project")
+    owner = entity or (parts[0] if len(parts) == 2 else "") or os.environ.get("WANDB_ENTITY", "")
+    return ProjectName(owner, parts[-1])
+
+
+def resolve(recorded: str | None, *, entity: str | None = None, project: str | None = None) -> Target:
+    """The Weave project of a run; made on the server when it does not exist.
+
+    `recorded`: the project name in the run's files. The server may store a project under another name than asked for.
+
+    Raises:
+        MissingExtra: `weave` is not installed.
+        CannotStart: no key, a wrong one, no such entity, no permission, no connection.
+    """
+    name = split_project(recorded, entity, project)
+    weave = _load_weave()
+    authorization = _authorization(weave)
+    api = weave.wandb.Api()
+    base_url = weave.env.wandb_base_url()
+    owner = name.entity or _ask(weave, base_url, api.default_entity_name)
+    if not owner:
+        raise CannotStart(
+            f"the account at {base_url} has no default entity", hint="name one with --entity or WANDB_ENTITY"
+        )
+    stored = _project_on_server(weave, base_url, api, ProjectName(owner, name.project))
+    return Target(
+        entity=owner,
+        project=stored,
+        trace_url=weave.env.weave_trace_server_url().rstrip("/"),
+        app_url=weave.wandb.app_url(weave.env.wandb_frontend_base_url()).rstrip("/"),
+        authorization=authorization,
+        verify=getattr(weave.env, "ssl_verify", lambda: True)(),
+    )
+
+
+class _Weave(NamedTuple):
+    """The parts of `weave` that are used."""
+
+    env: Any
+    wandb: Any
+    context: Any
+
+
+def _load_weave() -> _Weave:
+    # read by weave at import: no automatic weave.init for an active wandb run, no error reports to its makers
+    os.environ["WANDB_DISABLE_WEAVE"] = "1"
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    try:
+        from weave.compat import wandb
+        from weave.trace import env
+        from weave.wandb_interface import context
+    except ImportError as error:
+        raise MissingExtra("upload", "upload", error.name or "weave") from None
+    return _Weave(env, wandb, context)
+
+
+def _authorization(weave: _Weave) -> Callable[[], str]:
+    """A function that gives the Authorization header; identity tokens are renewed by weave when it is called."""
+    credentials_of = getattr(weave.context, "get_wandb_auth_context", None)
+    try:
+        found = credentials_of() if credentials_of is not None else weave.env.weave_wandb_api_key()
+    except weave.wandb.AuthenticationError as error:
+        raise CannotStart(f"W&B credentials: {error}") from None
+    if not found:
+        raise CannotStart(
+            f"no API key for {weave.env.wandb_base_url()}", hint="set WANDB_API_KEY, or run `wandb login` once"
+        )
+    if isinstance(found, str):
+        header = "Basic " + base64.b64encode(f"api:{found}".encode()).decode()
+        return lambda: header
+    header_of: Callable[[], str] = found.authorization_header
+    return header_of
+
+
+def _project_on_server(weave: _Weave, base_url: str, api: Any, name: ProjectName) -> str:
+    """The name under which the server has the project."""
+    answer = _ask(weave, base_url, lambda: api.project(name.entity, name.project)) or {}
+    if answer.get("project"):
+        return str(answer["project"]["name"])
+    made = _ask(weave, base_url, lambda: api.upsert_project(project=name.project, entity=name.entity)) or {}
+    model = (made.get("upsertModel") or {}).get("model")
+    if not model:
+        raise CannotStart(f"{base_url} did not create the project {name.entity}/{name.project}")
+    return str(model["name"])
+
+
+def _ask(weave: _Weave, base_url: str, question: Callable[[], Any]) -> Any:
+    """A question to the W&B API.
+
+    Raises:
+        CannotStart: it was not answered; the message has the server's words and nothing of the key.
+    """
+    import httpx
+    from gql.transport import exceptions as gql_errors
+
+    try:
+        return question()
+    except weave.wandb.AuthenticationError as error:
+        raise CannotStart(f"W&B credentials: {error}") from None
+    except gql_errors.TransportQueryError as error:
+        words = "; ".join(str(item.get("message", item)) for item in error.errors or []) or str(error)
+        raise CannotStart(
+            f"{base_url} refuses the project: {words}",
+            hint="does the entity exist, and may this key write to it? (--entity, --project)",
+        ) from None
+    except gql_errors.TransportServerError as error:
+        raise _server_error(base_url, error.code) from None
+    except (httpx.HTTPError, gql_errors.TransportError, OSError) as error:
+        code = getattr(getattr(error, "response", None), "status_code", None)
+        if code is not None:
+            raise _server_error(base_url, code) from None
+        raise CannotStart(
+            f"cannot reach {base_url}: {error or type(error).__name__}",
+            hint="is the host up, and is WANDB_BASE_URL right?",
+        ) from None
+
+
+def _server_error(base_url: str, code: int | None) -> CannotStart:
+    if code == 401:
+        return CannotStart(
+            f"{base_url} does not accept the API key (HTTP 401)",
+            hint="check WANDB_API_KEY, or run `wandb login --relogin`",
+        )
+    if code == 403:
+        return CannotStart(f"{base_url} forbids access (HTTP 403)", hint="may this key write to the entity? (--entity)")
+    return CannotStart(f"{base_url} answers HTTP {code}", hint="try again later, and check WANDB_BASE_URL")

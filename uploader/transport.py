@@ -1,0 +1,202 @@
+"""One request, and how long to wait before the next: the mechanics below `client.py`."""
+
+from __future__ import annotations
+
+import email.utils
+import random
+import threading
+import time
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import requests
+
+from ..schemas.errors import VerlTraceError
+from .target import Target
+
+if TYPE_CHECKING:
+    from .client import Outcome
+
+__all__ = ["Http", "Patience", "Refusal", "Transient", "Unreachable"]
+
+# Seconds to connect, and without a byte of an answer: a batch of 8 MiB takes a loaded server several seconds to insert.
+TIMEOUT = (10.0, 120.0)
+# First and longest wait between attempts, in seconds.
+FIRST_WAIT = 0.5
+LONGEST_WAIT = 30.0
+# More of an error page tells nobody anything.
+WORDS_LIMIT = 500
+
+
+class Transient(Exception):
+    """No answer, or one that may be another the next time."""
+
+    def __init__(self, words: str, *, status: int | None = None, retry_after: float | None = None) -> None:
+        super().__init__(words)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class Refusal(Exception):
+    """The server understood and said no."""
+
+    def __init__(self, words: str, *, status: int) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class Unreachable(VerlTraceError):
+    """Nothing more can be sent: no success for too long, or access was withdrawn. A later upload carries on."""
+
+    outcome: Outcome | None = None
+
+
+class Http:
+    """POST to one server with the user's credentials; a connection per thread."""
+
+    def __init__(self, target: Target) -> None:
+        self.url = target.trace_url
+        self._target = target
+        self._local = threading.local()
+
+    def post_json(self, path: str, body: Any) -> Any:
+        """The answer's JSON.
+
+        Raises:
+            Transient, Refusal
+        """
+        return _parse(self.post(path, orjson.dumps(body)).content)
+
+    def post_for_lines(self, path: str, body: Any) -> list[Any]:
+        """The answer's JSON lines.
+
+        Raises:
+            Transient, Refusal
+        """
+        return [_parse(line) for line in self.post(path, orjson.dumps(body)).content.splitlines() if line.strip()]
+
+    def post_file(self, project_id: str, name: str, content: bytes) -> Any:
+        """Upload a file as the form that `/file/create` takes.
+
+        Raises:
+            Transient, Refusal
+        """
+        form = {"data": {"project_id": project_id}, "files": {"file": (name, content)}}
+        return _parse(self._send("/file/create", **form).content)
+
+    def post(self, path: str, body: bytes) -> requests.Response:
+        """Send JSON bytes.
+
+        Raises:
+            Transient, Refusal
+        """
+        return self._send(path, data=body, headers={"Content-Type": "application/json"})
+
+    def _send(self, path: str, **content: Any) -> requests.Response:
+        try:
+            # a redirected POST would arrive as a GET
+            answer = self._session().post(self.url + path, timeout=TIMEOUT, allow_redirects=False, **content)
+        except requests.RequestException as error:
+            raise Transient(_reason(error)) from None
+        if answer.status_code < 300:
+            return answer
+        words = f"HTTP {answer.status_code}: {_words(answer)}"
+        if answer.status_code in (408, 425, 429) or answer.status_code >= 500:
+            raise Transient(words, status=answer.status_code, retry_after=_retry_after(answer))
+        raise Refusal(words, status=answer.status_code)
+
+    def _session(self) -> requests.Session:
+        session: requests.Session | None = getattr(self._local, "session", None)
+        if session is None:
+            session = self._local.session = requests.Session()
+            session.auth = self._authorize
+            session.verify = self._target.verify
+            session.headers["User-Agent"] = f"verl-trace/{metadata.version('verl-trace')}"
+        return session
+
+    def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = self._target.authorization()
+        return request
+
+
+class Patience:
+    """How long the server may fail, counted over all threads since anything last succeeded."""
+
+    def __init__(self, max_wait: float, stop: threading.Event) -> None:
+        self._max_wait = max_wait
+        self._stop = stop
+        self._failing_since: float | None = None
+        self._lock = threading.Lock()
+
+    def success(self) -> None:
+        """The server works: all patience is restored."""
+        with self._lock:
+            self._failing_since = None
+
+    def wait(self, attempt: int, trouble: Transient) -> None:
+        """Sleep before attempt number `attempt` + 1.
+
+        Raises:
+            Unreachable: the server has failed for too long, or the upload is being stopped.
+        """
+        now = time.monotonic()
+        with self._lock:
+            since = self._failing_since = self._failing_since or now
+        left = self._max_wait - (now - since)
+        if left <= 0:
+            raise Unreachable(f"the server did not recover within {self._max_wait:.0f} s: {trouble}")
+        # jitter, so that threads that failed together do not come back together
+        pause = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempt - 1, 10)) * random.uniform(0.5, 1.0)
+        if self._stop.wait(min(left, max(pause, trouble.retry_after or 0.0))):
+            raise Unreachable("stopped")
+
+
+def _parse(content: bytes) -> Any:
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        raise Transient(f"the answer is not JSON: {content[:80]!r}") from None
+
+
+def _reason(error: requests.RequestException) -> str:
+    """What went wrong with a connection, without the addresses of objects that requests puts there."""
+    if isinstance(error, requests.Timeout):
+        return "timed out"
+    if isinstance(error, requests.exceptions.SSLError):
+        return f"TLS: {error}"[:WORDS_LIMIT]
+    inner = error.args[0] if error.args else error
+    reason = getattr(inner, "reason", inner)
+    return str(reason).rpartition(">: ")[2][:WORDS_LIMIT] or type(error).__name__
+
+
+def _words(answer: requests.Response) -> str:
+    """What the server says about an error."""
+    try:
+        body = orjson.loads(answer.content)
+    except orjson.JSONDecodeError:
+        return " ".join(answer.text.split())[:WORDS_LIMIT] or answer.reason
+    if isinstance(body, dict):
+        body = next((body[key] for key in ("reason", "message", "error", "detail") if body.get(key)), body)
+    if isinstance(body, list):
+        body = "; ".join(_detail(item) for item in body)
+    return (body if isinstance(body, str) else orjson.dumps(body).decode())[:WORDS_LIMIT]
+
+
+def _detail(item: Any) -> str:
+    if isinstance(item, dict) and "msg" in item:
+        return f"{'.'.join(str(part) for part in item.get('loc', ()))}: {item['msg']}"
+    return str(item)
+
+
+def _retry_after(answer: requests.Response) -> float | None:
+    """Seconds that the server asks us to wait, from either form of the header."""
+    value = answer.headers.get("Retry-After", "")
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except (TypeError, ValueError):
+        return None
