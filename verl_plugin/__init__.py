@@ -7,7 +7,8 @@ Invariants
 4. A verl that does not look as expected is left as it is, with one warning.
 
 `install` says what is watched, `import_hook` how; `rollout_trace` replaces the decorators, `agent_loop` adds what the
-worker of verl does not say, `ray_env` carries settings to the workers, `offline` and `folder` decide, `status` tells people.
+worker of verl does not say, `ray_env` carries settings to the workers, `offline` and `folder` decide, `status` tells
+people.
 """
 
 from ..recorder.counters import warn_once
