@@ -46,6 +46,8 @@ class Encoded:
     inputs: bytes
     tail: bytes
     escaped: int = 0
+    interrupted: bool = False
+    orphan: bool = False
 
     @property
     def size(self) -> int:
@@ -121,6 +123,8 @@ def _encode(call: Call, project_id: str, op_ref: str, counts: dict[str, int]) ->
         inputs=inputs,
         tail=_members(end) + b',"output":' + output,
         escaped=in_attributes + in_inputs + in_output,
+        interrupted=call.unfinished,
+        orphan=call.orphan,
     )
 
 

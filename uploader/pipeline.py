@@ -82,7 +82,8 @@ def _measure(run: Run, report: RunReport, tell: Callable[[], None]) -> None:
         return f"weave:///{report.target}/op/{op_object_id(name)}:{OBJECT_DIGEST}"
 
     for batch in batches(iter_trajectories(run), report, report.target, op_ref):
-        report.bytes += sum(call.size for call in batch)
+        for call in batch:
+            _count(report, call)
         tell()
 
 
@@ -104,6 +105,10 @@ def _replay(run: Run, report: RunReport, client: Client, workers: int, tell: Cal
         report.note(f"the server refuses the op {name} as an object; its calls carry the plain name: {words}")
     if client.legacy:
         report.note("the server lacks /v2/…/calls/complete (an older version); calls went by /call/upsert_batch")
+
+
+def _count(report: RunReport, call: Encoded) -> None:
+    report.count(size=call.size, interrupted=call.interrupted, orphan=call.orphan, marked_texts=call.escaped)
 
 
 class _Sender:
@@ -171,7 +176,7 @@ class _Sender:
         known = self._client.existing(list(left))
         stored = [key for key, ended in known.items() if ended and key in left]
         with self._lock:
-            self._report.skipped[ALREADY_STORED] += len(stored)
+            self._report.skipped.update([ALREADY_STORED] * len(stored))
         for key in stored:
             del left[key]
         if not left:
@@ -183,7 +188,7 @@ class _Sender:
         with self._lock:
             for key in stored:
                 self._report.sent += 1
-                self._report.bytes += left.pop(key).size
+                _count(self._report, left.pop(key))
             for call, words in refused:
                 self._report.fail(Failure(call.id, call.trace_id, call.op, words))
                 left.pop(call.id, None)

@@ -37,7 +37,6 @@ def batches(
             report.skipped[STILL_OPEN] += len(trajectory.calls)
             continue
         calls = encode_trajectory(trajectory, project_id, op_ref)
-        _count(report, trajectory, calls)
         added = sum(call.size for call in calls)
         if batch and not _fits(len(batch) + len(calls), size + added):
             yield batch
@@ -71,9 +70,3 @@ def _pieces(calls: list[Encoded]) -> Iterator[list[Encoded]]:
         size += call.size
     if piece:
         yield piece
-
-
-def _count(report: RunReport, trajectory: Trajectory, calls: list[Encoded]) -> None:
-    report.interrupted += sum(call.unfinished for call in trajectory.calls)
-    report.orphans += sum(call.orphan for call in trajectory.calls)
-    report.marked_texts += sum(call.escaped for call in calls)

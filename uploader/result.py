@@ -30,7 +30,7 @@ class RunReport:
     """The upload of one run. `failures` has the first `FAILURES_KEPT` of `failed`.
 
     All counts but `trajectories` and `bytes` are calls; `interrupted`, `orphans` and `marked_texts` (strings that got
-    `TEXT_MARK`) count within the calls to be sent.
+    `TEXT_MARK`) count within the calls that were sent (dry run: would be).
     """
 
     project_name: str
@@ -48,6 +48,13 @@ class RunReport:
     orphans: int = 0
     marked_texts: int = 0
     notes: list[str] = field(default_factory=list)
+
+    def count(self, *, size: int, interrupted: bool, orphan: bool, marked_texts: int) -> None:
+        """Count what is special about a call that was sent, or would be."""
+        self.bytes += size
+        self.interrupted += interrupted
+        self.orphans += orphan
+        self.marked_texts += marked_texts
 
     def fail(self, failure: Failure) -> None:
         """Count a call that did not arrive."""

@@ -7,7 +7,9 @@ called: nothing is patched, no tracer provider is installed, nobody is called bu
 from __future__ import annotations
 
 import base64
+import gc
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -152,7 +154,13 @@ def _ask(weave: _Weave, base_url: str, question: Callable[[], Any]) -> Any:
     from gql.transport import exceptions as gql_errors
 
     try:
-        return question()
+        with warnings.catch_warnings():
+            # how weave uses its GraphQL client (deprecated arguments, connections left to the collector) is not ours to mend
+            warnings.simplefilter("ignore")
+            try:
+                return question()
+            finally:
+                gc.collect()
     except weave.wandb.AuthenticationError as error:
         raise CannotStart(f"W&B credentials: {error}") from None
     except gql_errors.TransportQueryError as error:
