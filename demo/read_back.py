@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -26,18 +23,33 @@ class ServerCall(NamedTuple):
     exception: str | None
     children: list[ServerCall]
 
+    def as_json(self) -> dict[str, Any]:
+        """Plain data, without the inputs and outputs."""
+        return {
+            "id": self.id,
+            "op": self.op,
+            "status": self.status,
+            "started_at": self.started_at.isoformat(),
+            "seconds": self.seconds,
+            "attributes": self.attributes,
+            "exception": self.exception,
+            "children": [child.as_json() for child in self.children],
+        }
+
 
 def read_back(server: Server, project: str) -> list[ServerCall]:
-    """All call trees of `project` (`entity/name`), by their roots, sorted by step, sample and rollout."""
-    with _environment(server.client_environment()):
-        from weave.trace.weave_client import WeaveClient
-        from weave.trace_server_bindings.remote_http_trace_server import RemoteHTTPTraceServer
+    """All call trees of `project` (`entity/name`), by their roots, sorted by step, sample and rollout.
 
-        entity, name = project.split("/")
-        # weave.init would patch libraries, install a tracer provider and ask the internet for its newest version
-        transport = RemoteHTTPTraceServer(server.url, username="api", password=server.api_key)
-        client = WeaveClient(entity, name, transport, ensure_project_exists=False)
-        calls = [(call.parent_id, _server_call(call)) for call in client.get_calls()]
+    The caller has put `server.client_environment()` into the environment, where W&B's libraries look for it.
+    """
+    from weave.trace.weave_client import WeaveClient
+    from weave.trace_server_bindings.remote_http_trace_server import RemoteHTTPTraceServer
+
+    entity, name = project.split("/")
+    # weave.init would patch libraries, install a tracer provider and ask the internet for its newest version
+    transport = RemoteHTTPTraceServer(server.url, username="api", password=server.api_key)
+    client = WeaveClient(entity, name, transport, ensure_project_exists=False)
+    calls = [(call.parent_id, _server_call(call)) for call in client.get_calls()]
     return _trees(calls)
 
 
@@ -49,7 +61,9 @@ def _server_call(call: Any) -> ServerCall:
         status=str(summary.get("status")),
         started_at=call.started_at,
         seconds=(call.ended_at - call.started_at).total_seconds() if call.ended_at else None,
-        attributes={key: value for key, value in dict(call.attributes or {}).items() if key != "weave"},
+        attributes={
+            key: value for key, value in dict(call.attributes or {}).items() if key not in ("weave", "verl_trace")
+        },
         output=call.output,
         exception=call.exception,
         children=[],
@@ -68,18 +82,3 @@ def _trees(calls: list[tuple[str | None, ServerCall]]) -> list[ServerCall]:
 def _place(call: ServerCall) -> tuple[int, int, int]:
     found = call.attributes.get
     return (found("step", 0), found("sample_index", 0), found("rollout_n", 0))
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """W&B's libraries take their target from the environment; it is put back afterwards."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -1,21 +1,32 @@
-"""The whole way on one machine, as steps: record → start a Weave server → upload → read back."""
+"""The whole way on one machine, as steps: record → start a Weave server → upload → read back.
+
+plan = make_plan(Path("runs"))
+recorded = record(plan)
+stored = replay(plan, recorded)
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from ..schemas.errors import VerlTraceError
 from ..schemas.files import parse_segment_name, run_folder_name
+from ..uploader.result import UploadResult
+from .read_back import ServerCall, read_back
 from .rollout import Plan, work, work_until_killed
+from .server_env import start_server
 
-__all__ = ["Recorded", "make_plan", "record"]
+__all__ = ["Recorded", "Stored", "make_plan", "record", "replay"]
 
 PROJECT = "demo/rollouts"
-EXPERIMENT = "calculator"
 # A worker needs a second or two; more than a minute means that it will never come.
 _PATIENCE = 120.0
 
@@ -29,9 +40,18 @@ class Recorded(NamedTuple):
     killed_pid: int
 
 
+class Stored(NamedTuple):
+    """What the uploader reports, and what the server holds afterwards."""
+
+    url: str
+    result: UploadResult
+    calls: list[ServerCall]
+
+
 def make_plan(folder: Path) -> Plan:
-    """The demo's rollout, to be recorded below `folder`."""
-    return Plan(folder=folder, project=PROJECT, experiment=EXPERIMENT, attempt=os.urandom(8).hex())
+    """The demo's rollout, recorded below `folder` in a run of its own: other demos stay what they were."""
+    experiment = time.strftime("demo-%Y%m%d-%H%M%S", time.gmtime())
+    return Plan(folder=folder.absolute(), project=PROJECT, experiment=experiment, attempt=os.urandom(8).hex())
 
 
 def record(plan: Plan) -> Recorded:
@@ -64,6 +84,39 @@ def record(plan: Plan) -> Recorded:
     folder = plan.folder / run_folder_name(plan.experiment)
     files = sorted(path for path in folder.iterdir() if parse_segment_name(path) is not None)
     return Recorded(folder, files, sum(path.stat().st_size for path in files), _pid(victim))
+
+
+def replay(plan: Plan, recorded: Recorded, say: Callable[[str], None]) -> Stored:
+    """Upload the recorded run to a Weave server that lives as long as this call, and read it back.
+
+    Raises:
+        VerlTraceError: the server cannot be installed or started, or the upload cannot start.
+    """
+    from ..uploader.pipeline import upload
+
+    with (
+        tempfile.TemporaryDirectory(prefix="verl-trace-demo-") as scratch,
+        start_server(Path(scratch) / "weave.db", progress=say) as server,
+        _environment(server.client_environment()),
+    ):
+        say(f"W&B's Weave trace server is up at {server.url}")
+        result = upload(recorded.folder)
+        return Stored(server.url, result, read_back(server, plan.project))
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """W&B's libraries and our uploader take their target from the environment; it is put back afterwards."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _pid(process: multiprocessing.process.BaseProcess) -> int:

@@ -1,0 +1,88 @@
+"""`verl-trace demo`: the whole way on this machine, from a rollout in several processes to the trees in Weave."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from ..demo.rollout import Plan
+from ..demo.run import Recorded, Stored, make_plan, record, replay
+from ..demo.show import tree_lines
+from ..schemas.errors import MissingExtra
+
+__all__ = ["demo"]
+
+NEEDED = ("weave", "wandb", "requests", "rich")
+
+
+def demo(
+    folder: Annotated[Path, typer.Option("--dir", help="Folder of runs to record into.")] = Path("runs"),
+    no_upload: Annotated[bool, typer.Option("--no-upload", help="Record only; needs no extra and no server.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as one JSON object.")] = False,
+) -> None:
+    """Record a small multi-turn rollout, upload it to a Weave server on this machine, print the trees read back.
+
+    The server is W&B's own, with SQLite storage, in an environment that the first use installs and keeps. It ends with
+    this command; the recorded files stay.
+    """
+    if not no_upload:
+        _require_extra()
+
+    def say(text: str) -> None:
+        typer.echo(text, err=as_json)
+
+    plan = make_plan(folder)
+    size = f"{plan.steps} steps x {plan.samples} samples x {plan.rollouts} rollouts"
+    say(f"Recording {size} in {plan.workers} worker processes.")
+    say("One tool call raises; a third worker is killed in the middle of another.")
+    recorded = record(plan)
+    say(f"{len(recorded.files)} files, {recorded.bytes:,} bytes; worker {recorded.killed_pid} was ended by SIGKILL.")
+    stored = None if no_upload else replay(plan, recorded, say)
+    if as_json:
+        typer.echo(orjson.dumps(_report(plan, recorded, stored), option=orjson.OPT_INDENT_2).decode())
+    else:
+        _print(recorded, stored)
+    if stored is not None and stored.result.failed:
+        raise typer.Exit(1)
+
+
+def _require_extra() -> None:
+    for module in NEEDED:
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtra("demo", "upload", module)
+
+
+def _print(recorded: Recorded, stored: Stored | None) -> None:
+    if stored is not None:
+        result, skipped = stored.result, sum(stored.result.skipped.values())
+        counts = f"{result.sent} sent + {skipped} skipped + {result.failed} failed"
+        typer.echo(f"Uploaded: {result.recorded} calls recorded = {counts}.")
+        typer.echo("\nRead back by the official weave client:\n")
+        for line in tree_lines(stored.calls):
+            typer.echo(line)
+    typer.echo(
+        f"""
+Next:
+  verl-trace ls {recorded.folder.parent}
+  zstdgrep -h '"status":"error"' {recorded.folder}/*
+  verl-trace upload {recorded.folder} --project YOUR-TEAM/verl-trace-demo     (into your own W&B, with WANDB_API_KEY)
+  verl-trace doctor                                                  (in the environment where verl trains)"""
+    )
+
+
+def _report(plan: Plan, recorded: Recorded, stored: Stored | None) -> dict[str, Any]:
+    """Plain data for `--json`."""
+    return {
+        "project": plan.project,
+        "experiment": plan.experiment,
+        "folder": str(recorded.folder),
+        "files": [path.name for path in recorded.files],
+        "bytes": recorded.bytes,
+        "killed_pid": recorded.killed_pid,
+        "upload": stored and stored.result.as_json(),
+        "calls": stored and [call.as_json() for call in stored.calls],
+    }
