@@ -1,0 +1,65 @@
+"""The `verl-trace` command: the door to the commands, one file each in `commands/`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from .commands.demo import demo
+from .commands.doctor import doctor
+from .commands.ls import ls
+from .commands.upload import upload
+from .schemas.errors import VerlTraceError
+
+__all__ = ["app", "main"]
+
+# A failure before any work was done: bad input, a missing package, a host that is down.
+EXIT_CANNOT_START = 2
+
+app = typer.Typer(
+    name="verl-trace",
+    help="Read recorded verl rollouts where they are, and replay them into W&B Weave.",
+    no_args_is_help=True,
+    # traces are hostile text: nothing in help or errors is ever parsed as markup, and no locals are shown
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for command in (ls, upload, doctor, demo):
+    app.command()(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"verl-trace {version('verl-trace')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Common options."""
+
+
+def main() -> None:
+    """Run the command line; errors of ours are one line and a hint, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        # trace text must not crash a terminal with a poorer alphabet
+        getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+    try:
+        app()
+    except VerlTraceError as error:
+        print(f"verl-trace: {error}", file=sys.stderr)  # noqa: T201
+        if error.hint:
+            print(f"  → {error.hint}", file=sys.stderr)  # noqa: T201
+        sys.exit(EXIT_CANNOT_START)
+    except BrokenPipeError:
+        # `| head` has seen enough; the interpreter's last flush must not complain about it either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,34 @@
+"""`verl-trace ls`: the runs of a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+
+from ..reader import find_runs, summarise
+from ..recorder import read_settings
+from ..viewer.listing import listing, run_facts
+
+__all__ = ["ls"]
+
+
+def ls(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="A folder of runs or one run; default: VERL_TRACE_DIR, else ./runs.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a run.")] = False,
+) -> None:
+    """List recorded runs: project, attempts, steps, trajectories, calls, errors, size, state.
+
+    Example: verl-trace ls /mnt/local/verl-trace
+    """
+    runs = find_runs(folder if folder is not None else read_settings().folder)
+    facts = [run_facts(run, summarise(run)) for run in runs]
+    if as_json:
+        typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
+    else:
+        typer.echo(listing(facts))

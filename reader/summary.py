@@ -1,0 +1,63 @@
+"""A run in numbers, all of them from its records: a killed process leaves no summary of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from .runs import Run
+from .segments import Damage
+from .trees import Reading, Trajectory, iter_trajectories
+
+__all__ = ["Summary", "summarise"]
+
+
+@dataclass
+class Summary:
+    """Counts of one run. `trajectories` are call trees, `skipped` those that sampling left out."""
+
+    trajectories: int = 0
+    calls: int = 0
+    errors: int = 0
+    unfinished: int = 0
+    orphans: int = 0
+    skipped: int = 0
+    lost: int = 0
+    duplicates: int = 0
+    first: str = ""
+    last: str = ""
+    steps: set[Any] = field(default_factory=set)
+    per_attempt: Counter[str] = field(default_factory=Counter)
+    damages: list[Damage] = field(default_factory=list)
+    unknown_kinds: dict[str, int] = field(default_factory=dict)
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Count one trajectory."""
+        self.trajectories += 1
+        for call in trajectory.calls:
+            self.calls += 1
+            self.errors += call.status == "error"
+            self.unfinished += call.unfinished
+            self.orphans += call.orphan
+            self.last = max(self.last, call.ended_at or call.last_seen_at)
+            if call.started_at:
+                self.first = min(self.first or call.started_at, call.started_at)
+        if trajectory.calls:
+            self.per_attempt[trajectory.calls[0].writer.attempt] += 1
+            step = trajectory.calls[0].head.get("step")
+            if isinstance(step, (int, float, str)):
+                self.steps.add(step)
+
+
+def summarise(run: Run) -> Summary:
+    """Read a whole run once and count."""
+    summary, reading = Summary(), Reading()
+    for trajectory in iter_trajectories(run, reading):
+        summary.add(trajectory)
+    summary.skipped = reading.skipped
+    summary.lost = reading.lost_records
+    summary.duplicates = reading.duplicates
+    summary.damages = reading.damages
+    summary.unknown_kinds = reading.unknown_kinds
+    return summary
