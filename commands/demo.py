@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,7 +62,7 @@ def _print(recorded: Recorded, stored: Stored | None) -> None:
         result, skipped = stored.result, sum(stored.result.skipped.values())
         counts = f"{result.sent} sent + {skipped} skipped + {result.failed} failed"
         typer.echo(f"Uploaded: {result.recorded} calls recorded = {counts}.")
-        typer.echo("\nRead back by the official weave client:\n")
+        typer.echo(f"\nRead back by W&B's own client, weave {metadata.version('weave')}:\n")
         for line in tree_lines(stored.calls):
             typer.echo(line)
     typer.echo(
@@ -69,8 +70,10 @@ def _print(recorded: Recorded, stored: Stored | None) -> None:
 Next:
   verl-trace ls {recorded.folder.parent}
   zstdgrep -h '"status":"error"' {recorded.folder}/*
-  verl-trace upload {recorded.folder} --project YOUR-TEAM/verl-trace-demo     (into your own W&B, with WANDB_API_KEY)
-  verl-trace doctor                                                  (in the environment where verl trains)"""
+into your own W&B, with WANDB_API_KEY set or after `wandb login`:
+  verl-trace upload {recorded.folder} --project verl-trace-demo
+and in the environment where verl trains:
+  verl-trace doctor"""
     )
 
 

@@ -54,11 +54,12 @@ def read_back(server: Server, project: str) -> list[ServerCall]:
 
 
 def _server_call(call: Any) -> ServerCall:
-    summary = (call.summary or {}).get("weave", {})
+    # an enum in some versions of the client, plain text in others
+    status = (call.summary or {}).get("weave", {}).get("status")
     return ServerCall(
         id=call.id,
         op=call.func_name,
-        status=str(summary.get("status")),
+        status=str(getattr(status, "value", status)),
         started_at=call.started_at,
         seconds=(call.ended_at - call.started_at).total_seconds() if call.ended_at else None,
         attributes={

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,7 +29,7 @@ def tree_lines(roots: list[ServerCall]) -> Iterator[str]:
 def _call_lines(call: ServerCall, indent: str, branch: str) -> Iterator[str]:
     head = f"{indent}{branch}{call.op}"
     time = "" if call.seconds is None else f"{call.seconds * 1000:.1f} ms"
-    yield f"{head:<36} {call.status:<16} {time:>9}  {_said(call)}".rstrip()
+    yield f"{head:<36} {call.status:<17} {time:>9}  {_said(call)}".rstrip()
     below = indent + {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
     for child in call.children:
         yield from _call_lines(child, below, "└─ " if child is call.children[-1] else "├─ ")
@@ -36,8 +37,19 @@ def _call_lines(call: ServerCall, indent: str, branch: str) -> Iterator[str]:
 
 def _said(call: ServerCall) -> str:
     """The exception, the decoded text, or the output itself, in one short line."""
-    text = " ".join((call.exception or _text_of(call.output)).split())
+    text = " ".join((_error(call.exception) or _text_of(call.output)).split())
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
+
+
+def _error(exception: str | None) -> str:
+    """`Type: message` of an exception as Weave keeps it: JSON in a string."""
+    if not exception:
+        return ""
+    try:
+        said = json.loads(exception)
+        return f"{said['type']}: {said['message']}"
+    except (ValueError, KeyError, TypeError):
+        return exception
 
 
 def _text_of(output: Any) -> str:
