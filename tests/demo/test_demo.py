@@ -23,7 +23,7 @@ NOW = datetime(2026, 11, 29, tzinfo=timezone.utc)
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """The command as a user types it."""
     # the first use on a machine installs the server's environment
-    command = [SCRIPT, "demo", "--dir", folder, *options]
+    command = [str(SCRIPT), "demo", "--dir", str(folder), *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
 
 
