@@ -27,7 +27,7 @@ __all__ = ["Client", "Outcome", "Unreachable"]
 # The server takes at most 1000 ids in a filter.
 IDS_PER_QUERY = 500
 # So many answers of 500 in a row are no hiccup but this batch.
-_SERVER_ERRORS = 3
+SERVER_ERRORS = 3
 
 
 @dataclass
@@ -41,14 +41,15 @@ class Outcome:
 class Client:
     """One Weave project. May be used by several threads.
 
-    `max_wait`: seconds without any success after which `Unreachable` is raised. `stop`: ends every wait at once.
+    `max_wait`: seconds for which one request may fail before `Unreachable` is raised. `stop`: ends every wait at once.
     """
 
     def __init__(self, target: Target, *, max_wait: float = 300.0, stop: threading.Event | None = None) -> None:
         self.project_id = target.project_id
         self._complete_path = f"/v2/{target.entity}/{target.project}/calls/complete"
         self._http = Http(target)
-        self._patience = Patience(max_wait, stop or threading.Event())
+        self._max_wait = max_wait
+        self._stop = stop or threading.Event()
         self._complete_works = False
         self.legacy = False
 
@@ -119,8 +120,13 @@ class Client:
             raise
         return outcome
 
-    def _store(self, calls: list[Encoded], started: frozenset[str], outcome: Outcome) -> None:
-        attempt = 0
+    def _patience(self) -> Patience:
+        return Patience(self._max_wait, self._stop)
+
+    def _store(
+        self, calls: list[Encoded], started: frozenset[str], outcome: Outcome, server_errors: int = SERVER_ERRORS
+    ) -> None:
+        patience = self._patience()
         while calls:
             try:
                 self._post(calls, started)
@@ -128,14 +134,12 @@ class Client:
                 self._divide(calls, started, error, outcome)
                 return
             except Transient as trouble:
-                attempt += 1
-                self._patience.wait(attempt, trouble)
+                patience.wait(trouble)
                 calls, started = self._missing(calls, outcome)
-                if trouble.status == 500 and attempt >= _SERVER_ERRORS:
+                if trouble.status == 500 and patience.failures >= server_errors:
                     self._divide(calls, started, trouble, outcome)
                     return
             else:
-                self._patience.success()
                 outcome.stored += calls
                 return
 
@@ -148,12 +152,14 @@ class Client:
         if error.status == 413 and len(calls) > 1:
             # the hosted service may have stored some of them one by one before it said no
             calls, started = self._missing(calls, outcome)
+        # the pieces of a batch that brought 500 so often need not prove it as often again
+        tries = 1 if error.status == 500 else SERVER_ERRORS
         if len(calls) == 1:
             outcome.refused.append((calls[0], str(error)))
         elif calls:
             half = len(calls) // 2
-            self._store(calls[:half], started, outcome)
-            self._store(calls[half:], started, outcome)
+            self._store(calls[:half], started, outcome, tries)
+            self._store(calls[half:], started, outcome, tries)
 
     def _missing(self, calls: list[Encoded], outcome: Outcome) -> tuple[list[Encoded], frozenset[str]]:
         """What is still to be sent, and of which of it the server has the start; the rest is noted as stored."""
@@ -185,17 +191,13 @@ class Client:
 
     def _insist(self, request: Any) -> Any:
         """Repeat a harmless request until it is answered."""
-        attempt = 0
+        patience = self._patience()
         while True:
             try:
-                answer = request()
+                return request()
             except Transient as trouble:
-                attempt += 1
-                self._patience.wait(attempt, trouble)
+                patience.wait(trouble)
             except Refusal as error:
                 if error.status in (401, 403):
                     raise Unreachable(f"the server refuses access: {error}") from None
                 raise Rejected(str(error)) from None
-            else:
-                self._patience.success()
-                return answer

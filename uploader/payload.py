@@ -3,7 +3,8 @@
 What is added to the recorded data
 - `summary.status_counts`, which Weave's own client computes: successes and errors of a call and all below it.
 - `attributes.verl_trace`: attempt, host, pid and version of the recording process, and marks:
-  `orphan` (the parent was not recorded), `interrupted` (the process ended first), `inputs_lost` (no start on disk).
+  `orphan` (the parent was not recorded), `interrupted` (the process ended first), `inputs_lost` (no start on disk),
+  `text_lost` (the process ended before it had decoded the text).
 - `TEXT_MARK` in front of strings that Weave would take for references of its own. A made-up reference makes the server
   refuse a whole batch, and a well-formed one would be shown as something else than the text that was recorded.
 """
@@ -103,13 +104,13 @@ def _encode(call: Call, project_id: str, op_ref: str, counts: dict[str, int]) ->
         "trace_id": call.trace_id,
         "parent_id": call.parent_id,
         "op_name": op_ref,
-        "started_at": call.started_at,
+        "started_at": _started_at(call),
     }
     attributes, in_attributes = protect_references(orjson.dumps({**call.attributes, "verl_trace": _origin(call)}))
     inputs, in_inputs = protect_references(_as_object(call.inputs))
     output, in_output = protect_references(call.output() or b"null")
     end = {
-        "ended_at": call.last_seen_at if call.unfinished else call.ended_at,
+        "ended_at": max(call.last_seen_at, _started_at(call)) if call.unfinished else call.ended_at,
         "exception": _exception(call),
         "summary": {"status_counts": counts},
     }
@@ -126,6 +127,11 @@ def _encode(call: Call, project_id: str, op_ref: str, counts: dict[str, int]) ->
         interrupted=call.unfinished,
         orphan=call.orphan,
     )
+
+
+def _started_at(call: Call) -> str:
+    # a call of which damage left nothing but its text has no time of its own
+    return call.started_at or call.last_seen_at
 
 
 def _members(fields: dict[str, Any]) -> bytes:
@@ -158,7 +164,8 @@ def _origin(call: Call) -> dict[str, Any]:
         "pid": call.writer.pid,
         "version": call.writer.version,
     }
-    marks = {"orphan": call.orphan, "interrupted": call.unfinished, "inputs_lost": not call.inputs}
+    marks = {"orphan": call.orphan, "interrupted": call.unfinished, "inputs_lost": call.inputs is None}
+    marks["text_lost"] = call.awaits_text
     return origin | {name: True for name, is_so in marks.items() if is_so}
 
 

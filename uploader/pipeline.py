@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ..reader import Run, find_runs, iter_trajectories
+from ..reader.runs import UNKNOWN
+from ..reader.trees import Reading
 from ..schemas.errors import Rejected
 from .client import Client, Unreachable
 from .ops import OBJECT_DIGEST, Ops, op_object_id
@@ -23,6 +25,8 @@ __all__ = ["upload"]
 Progress = Callable[[UploadResult], None]
 # Requests under way at once. The server's inserts are what takes the time; more would only queue up there.
 WORKERS = 4
+# A torn end per killed worker is ordinary; more than this says nothing new.
+DAMAGES_NOTED = 5
 
 
 def upload(
@@ -48,7 +52,11 @@ def upload(
     result = UploadResult(dry_run=dry_run)
     tell = progress or (lambda _: None)
     # every target is resolved before the first call is sent: a second run with a bad name must not surprise half-way
-    planned = [(run, _plan(run, entity, project, dry_run)) for run in find_runs(path)]
+    runs = find_runs(path)
+    for writer in (writer for run in runs for writer in run.writers):
+        # looked at before reading: a process that ends meanwhile must not look as if it had left its calls unfinished
+        _ = writer.state
+    planned = [(run, _plan(run, entity, project, dry_run)) for run in runs]
     for run, target in planned:
         report = _report(run, target, entity, project)
         result.runs.append(report)
@@ -63,15 +71,20 @@ def upload(
 def _plan(run: Run, entity: str | None, project: str | None, dry_run: bool) -> Target | None:
     if dry_run:
         return None
-    target = resolve(run.project_name, entity=entity, project=project)
+    target = resolve(_project_of(run), entity=entity, project=project)
     Client(target).check()
     return target
+
+
+def _project_of(run: Run) -> str | None:
+    """The recorded name; None where damage has taken it."""
+    return None if run.project_name == UNKNOWN else run.project_name
 
 
 def _report(run: Run, target: Target | None, entity: str | None, project: str | None) -> RunReport:
     if target is not None:
         return RunReport(run.project_name, run.experiment_name, target.project_id, target.page)
-    name = split_project(run.project_name, entity, project)
+    name = split_project(_project_of(run), entity, project)
     return RunReport(run.project_name, run.experiment_name, f"{name.entity or '(default entity)'}/{name.project}")
 
 
@@ -81,10 +94,12 @@ def _measure(run: Run, report: RunReport, tell: Callable[[], None]) -> None:
     def op_ref(name: str) -> str:
         return f"weave:///{report.target}/op/{op_object_id(name)}:{OBJECT_DIGEST}"
 
-    for batch in batches(iter_trajectories(run), report, report.target, op_ref):
+    reading = Reading()
+    for batch in batches(iter_trajectories(run, reading), report, report.target, op_ref):
         for call in batch:
             _count(report, call)
         tell()
+    _note(report, reading)
 
 
 def _replay(run: Run, report: RunReport, client: Client, workers: int, tell: Callable[[], None]) -> None:
@@ -98,13 +113,27 @@ def _replay(run: Run, report: RunReport, client: Client, workers: int, tell: Cal
             sender.give_up(str(error))
             return op_object_id(name)
 
+    reading = Reading()
     with sender.running(workers):
-        for batch in batches(iter_trajectories(run), report, client.project_id, op_ref):
+        for batch in batches(iter_trajectories(run, reading), report, client.project_id, op_ref):
             sender.put(batch)
+    _note(report, reading)
     for name, words in ops.refused.items():
         report.note(f"the server refuses the op {name} as an object; its calls carry the plain name: {words}")
     if client.legacy:
         report.note("the server lacks /v2/…/calls/complete (an older version); calls went by /call/upsert_batch")
+
+
+def _note(report: RunReport, reading: Reading) -> None:
+    """What the files say beside calls."""
+    if reading.skipped:
+        report.note(f"{reading.skipped:,} trajectories were left out by sampling when they were recorded")
+    if reading.lost_records:
+        report.note(f"{reading.lost_records:,} records could not be written when they were recorded")
+    for damage in reading.damages[:DAMAGES_NOTED]:
+        report.note(f"damaged: {damage.path.name} at byte {damage.offset}, {damage.length} bytes: {damage.reason}")
+    if len(reading.damages) > DAMAGES_NOTED:
+        report.note(f"{len(reading.damages) - DAMAGES_NOTED:,} more damaged places")
 
 
 def _count(report: RunReport, call: Encoded) -> None:

@@ -155,7 +155,7 @@ def _ask(weave: _Weave, base_url: str, question: Callable[[], Any]) -> Any:
 
     try:
         with warnings.catch_warnings():
-            # how weave uses its GraphQL client (deprecated arguments, connections left to the collector) is not ours to mend
+            # weave calls its GraphQL client with deprecated arguments and leaves connections to the collector
             warnings.simplefilter("ignore")
             try:
                 return question()

@@ -121,33 +121,32 @@ class Http:
 
 
 class Patience:
-    """How long the server may fail, counted over all threads since anything last succeeded."""
+    """The attempts of one operation: how long to wait before the next, and when to stop.
+
+    `max_wait`: seconds from the first failure to giving up. `stop`: ends a wait at once.
+    """
 
     def __init__(self, max_wait: float, stop: threading.Event) -> None:
+        self.failures = 0
         self._max_wait = max_wait
         self._stop = stop
-        self._failing_since: float | None = None
-        self._lock = threading.Lock()
+        self._failing_since = 0.0
 
-    def success(self) -> None:
-        """The server works: all patience is restored."""
-        with self._lock:
-            self._failing_since = None
-
-    def wait(self, attempt: int, trouble: Transient) -> None:
-        """Sleep before attempt number `attempt` + 1.
+    def wait(self, trouble: Transient) -> None:
+        """Sleep after a failure.
 
         Raises:
-            Unreachable: the server has failed for too long, or the upload is being stopped.
+            Unreachable: the operation has failed for too long, or the upload is being stopped.
         """
         now = time.monotonic()
-        with self._lock:
-            since = self._failing_since = self._failing_since or now
-        left = self._max_wait - (now - since)
+        if not self.failures:
+            self._failing_since = now
+        self.failures += 1
+        left = self._max_wait - (now - self._failing_since)
         if left <= 0:
             raise Unreachable(f"the server did not recover within {self._max_wait:.0f} s: {trouble}")
         # jitter, so that threads that failed together do not come back together
-        pause = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempt - 1, 10)) * random.uniform(0.5, 1.0)
+        pause = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(self.failures - 1, 10)) * random.uniform(0.5, 1.0)
         if self._stop.wait(min(left, max(pause, trouble.retry_after or 0.0))):
             raise Unreachable("stopped")
 

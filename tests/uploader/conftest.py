@@ -1,0 +1,154 @@
+"""A proxy before the real server that misbehaves as told, and ways to see what the server holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import requests
+from verl_trace.demo.server_env import Server
+
+AUTH = ("api", "any")
+
+
+class Fault(NamedTuple):
+    """What happens instead of the plain answer. `after`: the real server gets the request first. Status 0: cut off."""
+
+    status: int
+    after: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Proxy(ThreadingHTTPServer):
+    """Forwards to the real server; `decide(path, body)` may name a fault. Keeps what was asked."""
+
+    daemon_threads = True
+
+    def __init__(self, upstream: str) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.upstream = upstream
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.decide: Callable[[str, bytes], Fault | None] = lambda path, body: None
+        self.requests: list[tuple[str, bytes]] = []
+
+    def sent(self, path_end: str) -> list[bytes]:
+        """Bodies of the requests whose path ends so."""
+        return [body for path, body in self.requests if path.endswith(path_end)]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request through the proxy."""
+
+    server: Proxy
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.requests.append((self.path, body))
+        fault = self.server.decide(self.path, body)
+        if fault is None:
+            answer = self.forward(body)
+            self.reply(answer.status_code, answer.content)
+            return
+        if fault.after:
+            self.forward(body)
+        if fault.status == 0:
+            self.close_connection = True
+            return
+        self.reply(fault.status, b'{"reason":"as told by the test"}', fault.headers)
+
+    def forward(self, body: bytes) -> requests.Response:
+        headers = {name: self.headers[name] for name in ("Content-Type", "Authorization") if name in self.headers}
+        return requests.post(self.server.upstream + self.path, data=body, headers=headers, timeout=30)
+
+    def reply(self, status: int, content: bytes, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        self.send_response(status)
+        for name, value in (("Content-Length", str(len(content))), *headers):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *args: Any) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def proxy(wandb_login: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A proxy that the uploader takes for the trace server."""
+    server = Proxy(wandb_login.url)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    monkeypatch.setenv("WF_TRACE_SERVER_URL", server.url)
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def fault() -> type[Fault]:
+    """`fault(status, after=…, headers=…)`."""
+    return Fault
+
+
+@pytest.fixture
+def stored(weave_server: Server) -> Callable[[str], dict[str, dict[str, Any]]]:
+    """`stored(project)`: what the server has, by id, through its plain query route."""
+
+    def query(project: str) -> dict[str, dict[str, Any]]:
+        body = {"project_id": f"demo/{project}"}
+        answer = requests.post(weave_server.url + "/calls/stream_query", json=body, auth=AUTH, timeout=30)
+        answer.raise_for_status()
+        rows = [json.loads(row) for row in answer.text.splitlines() if row]
+        by_id = {row["id"]: row for row in rows}
+        assert len(by_id) == len(rows)
+        return by_id
+
+    return query
+
+
+OFFICIAL = """
+import json, sys
+import weave
+from weave.trace.settings import UserSettings
+client = weave.init(sys.argv[1], settings=UserSettings(print_call_link=False))
+{action}
+client.finish()
+calls = []
+for call in client.get_calls():
+    fields = ("id", "trace_id", "parent_id", "op_name", "exception", "inputs", "output", "attributes", "summary")
+    row = {{name: getattr(call, name) for name in fields}}
+    row |= {{"started_at": call.started_at.isoformat(), "ended_at": call.ended_at.isoformat(), "op": call.func_name}}
+    calls.append(row)
+def plain(value):
+    return dict(value) if hasattr(value, "keys") else list(value) if hasattr(value, "__iter__") else str(value)
+print("ANSWER" + json.dumps(calls, default=plain))
+"""
+
+
+@pytest.fixture
+def official_client(weave_server: Server, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+    """`official_client(project, action)`: run `action` with W&B's own client, then read the project back with it.
+
+    In a process of its own, since `weave.init` changes the process it runs in.
+    """
+
+    def run(project: str, action: str = "") -> list[dict[str, Any]]:
+        environment = os.environ | weave_server.client_environment()
+        program = OFFICIAL.format(action=action)
+        command = [sys.executable, "-c", program, f"demo/{project}"]
+        done = subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        answer: list[dict[str, Any]] = json.loads(done.stdout.rpartition("ANSWER")[2])
+        return answer
+
+    return run
