@@ -98,16 +98,26 @@ class Writer:
             self.append(line("start", head, "inputs", {} if inputs is None else inputs))
         return head
 
-    def end(self, head: dict[str, Any], output: Any = None, *, exception: dict[str, Any] | None = None) -> str:
-        """A call ends; returns its end time."""
+    def end(
+        self,
+        head: dict[str, Any],
+        output: Any = None,
+        *,
+        exception: dict[str, Any] | None = None,
+        text: dict[str, str] | None = None,
+    ) -> str:
+        """A call ends, with decoded text in a record of its own when `text` is given; returns its end time."""
         ended_at = self.tick()
-        duration = (
-            datetime.fromisoformat(ended_at[:-1]) - datetime.fromisoformat(head["started_at"][:-1])
-        ).total_seconds()
-        status = "success" if exception is None else "error"
-        first = {key: head[key] for key in head if key != "attributes"}
-        tail = {"ended_at": ended_at, "duration": duration, "text": False, "status": status, "exception": exception}
-        self.append(line("end", first | tail | {"attributes": head["attributes"]}, "output", output))
+        seconds = (moment(ended_at) - moment(head["started_at"])).total_seconds()
+        first = {key: head[key] for key in head if key not in ("attributes", "started_at")}
+        tail = {
+            "started_at": head["started_at"], "ended_at": ended_at, "duration": seconds, "text": text is not None,
+            "status": "success" if exception is None else "error", "exception": exception,
+            "attributes": head["attributes"],
+        }  # fmt: skip
+        self.append(line("end", first | tail, "output", output))
+        if text is not None:
+            self.append(line("text", first, "output", text))
         return ended_at
 
     def call(self, op: str, output: Any = None, **fields: Any) -> dict[str, Any]:
@@ -127,6 +137,11 @@ class Writer:
         """Let the file look unchanged for that long: a writer on another host that nobody hears of."""
         then = time.time() - seconds
         os.utime(self.path, (then, then))
+
+
+def moment(text: str) -> datetime:
+    """A recorded time."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def line(kind: str, head: dict[str, Any], key: str, payload: Any) -> bytes:
