@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -65,13 +66,15 @@ def _print(recorded: Recorded, stored: Stored | None) -> None:
         typer.echo(f"\nRead back by W&B's own client, weave {metadata.version('weave')}:\n")
         for line in tree_lines(stored.calls):
             typer.echo(line)
+    # to be copied into a shell, whatever the folder is called
+    run, runs = shlex.quote(str(recorded.folder)), shlex.quote(str(recorded.folder.parent))
     typer.echo(
         f"""
 Next:
-  verl-trace ls {recorded.folder.parent}
-  zstdgrep -h '"status":"error"' {recorded.folder}/*
+  verl-trace ls {runs}
+  zstdgrep -h '"status":"error"' {run}/*
 into your own W&B, with WANDB_API_KEY set or after `wandb login`:
-  verl-trace upload {recorded.folder} --project verl-trace-demo
+  verl-trace upload {run} --project verl-trace-demo
 and in the environment where verl trains:
   verl-trace doctor"""
     )

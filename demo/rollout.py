@@ -19,6 +19,8 @@ __all__ = ["Plan", "Tokenizer", "Trajectory", "roll_out", "work", "work_until_ki
 
 # Long enough that nobody waits for it: the process is killed in the middle of this call.
 _FOREVER = 3600.0
+# A hanging tool has been at it for a moment before anybody kills the worker; its text is decoded by then.
+_A_WHILE = 0.3
 
 
 class Plan(NamedTuple):
@@ -113,6 +115,7 @@ class Calculator:
     async def execute(self, instance_id: str, parameters: dict[str, int]) -> str:
         """The quotient as text."""
         if self.stuck is not None:
+            await asyncio.sleep(_A_WHILE)
             self.stuck.set()
             await asyncio.sleep(_FOREVER)
         return f"{parameters['dividend'] / parameters['divisor']:g}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
 import pkgutil
 import subprocess
@@ -100,3 +101,42 @@ def test_console_script_answers() -> None:
 
     assert done.returncode == 0, done.stderr
     assert verl_trace.__version__ in done.stdout
+
+
+PROGRAM = """
+import asyncio
+from verl_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
+
+class Agent:
+    @rollout_trace_op
+    async def run(self, prompt):
+        return await self.step(prompt)
+
+    @rollout_trace_op
+    async def step(self, prompt):
+        return {"answer": prompt}
+
+RolloutTraceConfig.init("me/proj", "smoke", "jsonl")
+with rollout_trace_attr(step=3, sample_index=7, rollout_n=0):
+    asyncio.run(Agent().run("hello"))
+"""
+
+
+def test_what_is_installed_records_and_lists(tmp_path: Path) -> None:
+    """With whatever extras there are, a program records and `verl-trace ls` shows its run."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("VERL_TRACE_")}
+    recording = [sys.executable, "-c", PROGRAM]
+    subprocess.run(recording, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    listing = [Path(sys.executable).with_name("verl-trace"), "ls", "--json"]
+    done = subprocess.run(
+        listing, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    (run,) = json.loads(done.stdout)
+    assert (run["project_name"], run["experiment_name"], run["calls"], run["state"]) == (
+        "me/proj",
+        "smoke",
+        2,
+        "closed",
+    )
