@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import orjson
 import typer
 
-from ..schemas.errors import MissingExtra, VerlTraceError
+from ..schemas.errors import MissingExtra
 
 if TYPE_CHECKING:
     from ..uploader.result import RunReport, UploadResult
 
 __all__ = ["upload"]
 
-ALL_SENT, SOME_LEFT, NOT_STARTED, INTERRUPTED = 0, 1, 2, 130
+# 2, could not start, is the whole command line's: `cli.py`.
+ALL_SENT, SOME_LEFT, INTERRUPTED = 0, 1, 130
 # Failures listed one by one in the report; --json has more.
 _LISTED = 10
 
@@ -50,9 +51,6 @@ def upload(
     except KeyboardInterrupt:
         typer.echo("verl-trace: interrupted; what has arrived stays, run the command again to send the rest", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    except VerlTraceError as error:
-        typer.echo(f"verl-trace: {error}{f' ({error.hint})' if error.hint else ''}", err=True)
-        raise typer.Exit(NOT_STARTED) from None
     if as_json:
         typer.echo(orjson.dumps(result.as_json(), option=orjson.OPT_INDENT_2).decode())
     else:

@@ -1,0 +1,269 @@
+"""`verl-trace upload` as a user meets it: what it prints and how it exits."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from verl_trace.cli import main
+from verl_trace.commands import upload_progress
+from verl_trace.demo.server_env import Server, start_server
+from verl_trace.uploader.result import RunReport, UploadResult
+
+KEY = "0123456789" * 4
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`run("upload", …)`: exit code, standard output, standard error."""
+
+    def call(*arguments: Any) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["verl-trace", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def locked_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that takes one key only."""
+    with start_server(tmp_path_factory.mktemp("locked") / "weave.db", api_key=KEY) as server:
+        yield server
+
+
+@pytest.fixture
+def recording(writer: Any, project: str, tmp_path: Path) -> Any:
+    """A run of one trajectory of two calls, not closed yet."""
+    recording = writer(tmp_path / "runs", project)
+    root = recording.start("A.run", step=1)
+    recording.call("B.run", parent=root)
+    recording.end(root)
+    return recording
+
+
+def test_all_sent(run: Run, wandb_login: Server, recording: Any, project: str) -> None:
+    """Exit 0, and a report whose numbers add up; a second time everything is stored already."""
+    recording.close()
+
+    code, out, err = run("upload", recording.folder)
+    again = run("upload", recording.folder)
+
+    assert (code, err) == (0, "")
+    assert f"{project} · exp1 → {wandb_login.url}/demo/{project}/weave" in out
+    assert numbers(out) == {"recorded": 2, "sent": 2, "skipped": 0, "failed": 0}
+    assert again[0] == 0
+    assert numbers(again[1]) == {"recorded": 2, "sent": 0, "skipped": 2, "failed": 0}
+    assert "(2 already stored)" in again[1]
+
+
+def test_json_report(run: Run, wandb_login: Server, recording: Any, project: str) -> None:
+    """`--json` prints one object with the same numbers, per run and in all."""
+    recording.close()
+
+    code, out, err = run("upload", recording.folder, "--json")
+
+    report = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (report["recorded"], report["sent"], report["skipped"], report["failed"]) == (2, 2, {}, 0)
+    assert report["runs"][0]["target"] == f"demo/{project}"
+
+
+def test_refused_call(run: Run, wandb_login: Server, recording: Any) -> None:
+    """Exit 1, and the call is named with the server's words."""
+    bad = recording.call("C.run", inputs=b"{damaged")
+    recording.close()
+
+    code, out, _ = run("upload", recording.folder)
+
+    assert code == 1
+    assert numbers(out) == {"recorded": 3, "sent": 2, "skipped": 0, "failed": 1}
+    assert f"{bad['id']} C.run: HTTP 422: " in out
+
+
+def test_open_calls(run: Run, wandb_login: Server, recording: Any) -> None:
+    """Exit 1 while a call may still go on: something is left to be sent."""
+    recording.start("C.run")
+
+    code, out, _ = run("upload", recording.folder)
+
+    assert code == 1
+    assert "(1 still open)" in out
+
+
+def test_dry_run(run: Run, recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--dry-run` says what would be sent, without key and server."""
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+
+    code, out, err = run("upload", recording.folder, "--dry-run", "--entity", "me", "--project", "other")
+
+    assert (code, err) == (0, "")
+    assert "→ me/other" in out
+    assert "to send          2 calls" in out
+
+
+def test_target_options(run: Run, wandb_login: Server, recording: Any, project: str) -> None:
+    """`--entity` and `--project` win over the recorded name and the environment."""
+    recording.close()
+
+    code, out, _ = run("upload", recording.folder, "--entity", "team", "--project", f"{project}-x")
+
+    assert code == 0
+    assert f"/team/{project}-x/weave" in out
+
+
+def test_wrong_key(run: Run, locked_server: Server, recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit 2, one line and a hint, nothing of the key."""
+    for name, value in locked_server.client_environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WANDB_API_KEY", "wrong" * 8)
+
+    code, out, err = run("upload", recording.folder)
+
+    assert (code, out) == (2, "")
+    assert "does not accept the API key (HTTP 401)" in err
+    assert "wrong" not in err
+    assert_short(err)
+
+
+def test_right_key(run: Run, locked_server: Server, recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key of WANDB_API_KEY opens API and trace server."""
+    for name, value in locked_server.client_environment().items():
+        monkeypatch.setenv(name, value)
+    recording.close()
+
+    assert run("upload", recording.folder)[0] == 0
+
+
+def test_key_from_netrc(run: Run, locked_server: Server, recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that `wandb login` has left in ~/.netrc is found."""
+    home = recording.folder.parent
+    for name, value in locked_server.client_environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("WANDB_API_KEY")
+    monkeypatch.setenv("HOME", str(home))
+    host = locked_server.url.removeprefix("http://")
+    (home / ".netrc").write_text(f"machine {host}\n  login user\n  password {KEY}\n")
+    (home / ".netrc").chmod(0o600)
+    recording.close()
+
+    assert run("upload", recording.folder)[0] == 0
+
+
+def test_no_key(run: Run, wandb_login: Server, recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit 2 with what to do."""
+    monkeypatch.delenv("WANDB_API_KEY")
+
+    code, _, err = run("upload", recording.folder)
+
+    assert code == 2
+    assert "no API key" in err
+    assert "wandb login" in err
+    assert_short(err)
+
+
+def test_forbidden_entity(run: Run, wandb_login: Server, recording: Any) -> None:
+    """Exit 2 for a team that the key may not write to."""
+    code, _, err = run("upload", recording.folder, "--entity", "other-team")
+
+    assert code == 2
+    assert "permission denied" in err
+    assert_short(err)
+
+
+@pytest.mark.parametrize("name", ["WANDB_BASE_URL", "WF_TRACE_SERVER_URL"])
+def test_host_down(
+    run: Run, wandb_login: Server, recording: Any, monkeypatch: pytest.MonkeyPatch, free_port: int, name: str
+) -> None:
+    """Exit 2 naming the address, for the W&B API and the trace server alike."""
+    monkeypatch.setenv(name, f"http://127.0.0.1:{free_port}")
+
+    code, _, err = run("upload", recording.folder)
+
+    assert code == 2
+    assert f"http://127.0.0.1:{free_port}" in err
+    assert "Connection refused" in err
+    assert_short(err)
+
+
+def test_not_a_run(run: Run, tmp_path: Path) -> None:
+    """Exit 2 for a path that does not exist and for a folder without span files."""
+    for path in (tmp_path / "nowhere", tmp_path):
+        code, out, err = run("upload", path)
+
+        assert (code, out) == (2, "")
+        assert str(path) in err
+        assert_short(err)
+
+
+@pytest.mark.parametrize("module", ["requests", "rich", "weave"])
+def test_missing_extra(
+    run: Run, recording: Any, wandb_login: Server, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    """Exit 2 saying which extra to install."""
+    for name in list(sys.modules):
+        if name.startswith(("verl_trace.uploader", "verl_trace.commands.upload_progress", f"{module}.")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+
+    code, _, err = run("upload", recording.folder)
+
+    assert code == 2
+    assert f"needs the package {module}" in err
+    assert "verl-trace[upload]" in err
+    assert_short(err)
+
+
+def test_plain_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a terminal, whole lines now and then."""
+    stream = io.StringIO()
+    monkeypatch.setattr(upload_progress, "PLAIN_INTERVAL", 0.0)
+
+    with upload_progress.showing_progress(stream) as show:
+        show(some_result())
+
+    assert stream.getvalue() == "verl-trace: 1,500 calls read, 1,000 sent, 2 skipped, 1 failed\n"
+
+
+def test_terminal_progress() -> None:
+    """On a terminal, one line that moves and is gone at the end."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+
+    with upload_progress.showing_progress(stream) as show:
+        show(some_result())
+
+    assert "1,000 sent" in stream.getvalue()
+    assert stream.getvalue().endswith("\x1b[2K")
+
+
+def some_result() -> UploadResult:
+    report = RunReport("p", "e", "demo/p", recorded=1500, sent=1000, failed=1)
+    report.skipped["already stored"] = 2
+    return UploadResult([report])
+
+
+def numbers(report: str) -> dict[str, int]:
+    """The counts of a printed report."""
+    rows = [line.split() for line in report.splitlines() if line.startswith("  ")]
+    return {row[0]: int(row[1].replace(",", "")) for row in rows if row[0] in ("recorded", "sent", "skipped", "failed")}
+
+
+def assert_short(err: str) -> None:
+    """One line, and at most one more with a hint."""
+    assert err.startswith("verl-trace: ")
+    assert len(err.splitlines()) <= 2
+    assert "Traceback" not in err
