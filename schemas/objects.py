@@ -18,7 +18,7 @@ import uuid
 from collections import deque
 from typing import Any
 
-__all__ = ["Budget", "is_redacted", "plain", "simple_form", "untagged_fields"]
+__all__ = ["Budget", "class_name", "is_redacted", "plain", "simple_form", "untagged_fields"]
 
 # The keys that Weave redacts, compared without case.
 _REDACTED_KEYS = frozenset({"api_key", "auth_headers", "authorization"})
@@ -52,7 +52,7 @@ class Budget:
 
 def omitted(value: Any, reason: str, size: int | None = None) -> dict[str, Any]:
     """The visible mark in place of what was not kept."""
-    mark: dict[str, Any] = {"_omitted": reason, "_type": type(value).__name__}
+    mark: dict[str, Any] = {"_omitted": reason, "_type": class_name(type(value))}
     if size is not None:
         mark["size"] = size
     return mark
@@ -70,12 +70,12 @@ def simple_form(value: Any) -> Any:
         return fields
     if kind is datetime.datetime:
         return _datetime_form(value)
-    if isinstance(value, (set, frozenset, deque)):
+    if issubclass(kind, (set, frozenset, deque)):
         return _items_of(value)
     form = _array_form(value, kind)
     if form is not None:
         return form
-    raise TypeError(kind.__name__)
+    raise TypeError(class_name(kind))
 
 
 def tagged_fields(value: Any, kind: type) -> dict[str, Any] | None:
@@ -83,8 +83,8 @@ def tagged_fields(value: Any, kind: type) -> dict[str, Any] | None:
     fields = model_fields(value, kind)
     if fields is None:
         return None
-    name = kind.__name__
-    bases = [c.__name__ for c in kind.__mro__[1:-1]]
+    name = class_name(kind)
+    bases = [class_name(c) for c in _mro(kind)[1:-1]]
     return {"_type": name, **fields, "_class_name": name, "_bases": bases}
 
 
@@ -162,18 +162,18 @@ def plain(value: Any, budget: Budget, depth: int = 0) -> Any:
 
 
 def _plain_container(value: Any, kind: type, budget: Budget, depth: int) -> Any:
-    if isinstance(value, dict):
+    if issubclass(kind, dict):
         return _plain_dict(value, budget, depth)
-    if isinstance(value, (list, tuple)):
-        names = _class_attribute(kind, "_fields") if isinstance(value, tuple) else None
-        items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
+    if issubclass(kind, (list, tuple)):
+        names = _class_attribute(kind, "_fields") if issubclass(kind, tuple) else None
+        items = list.__iter__(value) if issubclass(kind, list) else tuple.__iter__(value)
         if type(names) is tuple:
             return {str(n): plain(v, budget, depth) for n, v in zip(names, items, strict=False)}
         return [plain(v, budget, depth) for v in items]
     fields = tagged_fields(value, kind)
     if fields is not None:
         return {k: plain(v, budget, depth) for k, v in _redact(fields).items()}
-    if isinstance(value, (set, frozenset, deque)):
+    if issubclass(kind, (set, frozenset, deque)):
         return [plain(v, budget, depth) for v in _items_of(value)]
     form = _array_form(value, kind)
     if form is not None:
@@ -192,7 +192,7 @@ def _plain_dict(value: dict[Any, Any], budget: Budget, depth: int) -> Any:
         name = _key(key)
         form = REDACTED if is_redacted(name) else plain(inner, budget, depth)
         if name in out:
-            clashes.append({"key": plain(key, budget, depth), "key_type": type(key).__name__, "value": form})
+            clashes.append({"key": plain(key, budget, depth), "key_type": class_name(type(key)), "value": form})
         else:
             out[name] = form
     if clashes:
@@ -204,10 +204,10 @@ def _plain_object(value: Any, kind: type, budget: Budget, depth: int) -> Any:
     names = _instance_dict(value)
     slots = _slots(value, kind)
     if names is None and not slots:
-        return f"<{kind.__module__}.{kind.__qualname__}>"
+        return f"<{_module(kind)}.{class_name(kind)}>"
     if budget.nodes <= 0 or depth > OBJECT_DEPTH:
         return omitted(value, "plain objects nested too deep or too many")
-    out: dict[str, Any] = {"_type": kind.__qualname__}
+    out: dict[str, Any] = {"_type": class_name(kind)}
     for name, inner in _redact({**slots, **(names or {})}).items():
         budget.nodes -= 1
         if budget.nodes <= 0:
@@ -227,53 +227,54 @@ def _key(key: Any) -> str:
     if kind is str:
         text = _text(key)
         return text if type(text) is str else str(text["backslashreplace"])
-    if isinstance(key, enum.Enum):
+    if issubclass(kind, enum.Enum):
         return _key(key._value_)
     if key is None or kind in (bool, float):
         return repr(key)
-    if isinstance(key, int):
+    if issubclass(kind, int):
         return _big_int(int.__int__(key))
-    if isinstance(key, str):
+    if issubclass(kind, str):
         return _key(str.__str__(key))
-    if isinstance(key, bytes):
+    if issubclass(kind, bytes):
         return bytes.decode(key, "utf-8", "backslashreplace")
-    if isinstance(key, tuple):
+    if issubclass(kind, tuple):
         return ",".join(_key(k) for k in tuple.__iter__(key))
     item = _array_form(key, kind)
-    return repr(item) if isinstance(item, (int, float, str)) else f"<{kind.__name__}>"
+    return repr(item) if isinstance(item, (int, float, str)) else f"<{class_name(kind)}>"
 
 
 def _leaf(value: Any, kind: type) -> Any:
-    if isinstance(value, enum.Enum):
-        return {"_type": kind.__name__, "name": value._name_, "value": plain(value._value_, Budget())}
-    if isinstance(value, str):
+    if issubclass(kind, enum.Enum):
+        return {"_type": class_name(kind), "name": value._name_, "value": plain(value._value_, Budget())}
+    if issubclass(kind, str):
         return _text(str.__str__(value))
-    if isinstance(value, bool):
+    if issubclass(kind, bool):
         return bool(value)
-    if isinstance(value, int):
+    if issubclass(kind, int):
         return plain(int.__int__(value), Budget())
-    if isinstance(value, float):
+    if issubclass(kind, float):
         return plain(float.__float__(value), Budget())
-    if isinstance(value, (bytes, bytearray, memoryview)):
+    if issubclass(kind, (bytes, bytearray, memoryview)):
         data = bytes(value)
-        return {"_type": kind.__name__, "size": len(data), "base64": base64.b64encode(data).decode()}
+        return {"_type": class_name(kind), "size": len(data), "base64": base64.b64encode(data).decode()}
     if kind is datetime.datetime:
         return _datetime_form(value)
-    if kind in (datetime.date, datetime.time, datetime.timedelta, uuid.UUID, range, complex):
+    if any(kind is t for t in _AS_TEXT):
         return str(value)
     if kind is decimal.Decimal:
         return {"_type": "Decimal", "value": str(value)}
-    if isinstance(value, pathlib.PurePath):
-        return str(value) if kind.__module__.startswith("pathlib") else f"<{kind.__name__}>"
-    if isinstance(value, BaseException):
-        return {"_type": kind.__name__, "message": exception_message(value)}
-    if isinstance(value, (type, *_NAMED)):
+    if issubclass(kind, pathlib.PurePath):
+        return str(value) if _module(kind).startswith("pathlib") else f"<{class_name(kind)}>"
+    if issubclass(kind, BaseException):
+        return {"_type": class_name(kind), "message": exception_message(value)}
+    if issubclass(kind, (type, *_NAMED)):
         # read from the object's own storage: a class may define __name__ or __qualname__ as it likes
-        name = type.__dict__["__qualname__"].__get__(value) if isinstance(value, type) else _function_name(value)
-        return f"<{kind.__name__} {name}>"
+        name = type.__dict__["__qualname__"].__get__(value) if issubclass(kind, type) else _function_name(value)
+        return f"<{class_name(kind)} {name}>"
     return None
 
 
+_AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, uuid.UUID, range, complex)
 _NAMED = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, types.CoroutineType)
 
 
@@ -316,7 +317,7 @@ def _datetime_form(value: datetime.datetime) -> dict[str, Any]:
 
 
 def _items_of(value: Any) -> list[Any]:
-    base = next(b for b in (set, frozenset, deque) if isinstance(value, b))
+    base = next(b for b in (set, frozenset, deque) if issubclass(type(value), b))
     items = list(base.__iter__(value))
     try:
         # a set has no order of its own; sorted text makes equal sets equal lines
@@ -328,24 +329,41 @@ def _items_of(value: Any) -> list[Any]:
 def _array_form(value: Any, kind: type) -> Any:
     """Numbers of a numpy or torch value, a description where there are too many, None for anything else."""
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
-        if isinstance(value, numpy.ndarray) and value.size > TENSOR_ELEMENTS:
+    if numpy is not None and issubclass(kind, (numpy.ndarray, numpy.generic)):
+        if issubclass(kind, numpy.ndarray) and value.size > TENSOR_ELEMENTS:
             return _tensor_description(value, "ndarray", "cpu")
         form = value.tolist()
-        return form if type(form) is not kind else f"<{kind.__name__}>"
+        return form if type(form) is not kind else f"<{class_name(kind)}>"
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
+    if torch is not None and issubclass(kind, torch.Tensor):
         # content on an accelerator would cost a synchronisation
         if value.device.type != "cpu" or value.numel() > TENSOR_ELEMENTS or value.layout is not torch.strided:
             return _tensor_description(value, "Tensor", str(value.device))
         return value.detach().tolist()
-    if torch is not None and isinstance(value, torch.dtype):
+    if torch is not None and kind is torch.dtype:
         return str(value)
     return None
 
 
 def _tensor_description(value: Any, name: str, device: str) -> dict[str, Any]:
     return {"_type": name, "shape": list(value.shape), "dtype": str(value.dtype), "device": device}
+
+
+# A metaclass may answer for its classes as it likes; these read what `type` itself stores.
+_type_name = type.__dict__["__name__"].__get__
+_type_module = type.__dict__["__module__"].__get__
+_mro = type.__dict__["__mro__"].__get__
+_namespace = type.__dict__["__dict__"].__get__
+
+
+def class_name(kind: type) -> str:
+    """The name that the class was given, whatever its metaclass says."""
+    return str(_type_name(kind))
+
+
+def _module(kind: type) -> str:
+    module = _type_module(kind)
+    return module if type(module) is str else "?"
 
 
 _MISSING = object()
@@ -359,16 +377,14 @@ def _class_names(kind: type) -> frozenset[str]:
     if names is None:
         if len(_class_cache) > 10_000:
             _class_cache.clear()
-        names = frozenset(
-            n for c in type.__dict__["__mro__"].__get__(kind) for n in type.__dict__["__dict__"].__get__(c)
-        )
+        names = frozenset(n for c in _mro(kind) for n in _namespace(c))
         _class_cache[kind] = names
     return names
 
 
 def _class_attribute(kind: type, name: str) -> Any:
-    for c in type.__dict__["__mro__"].__get__(kind):
-        names = type.__dict__["__dict__"].__get__(c)
+    for c in _mro(kind):
+        names = _namespace(c)
         if name in names:
             return names[name]
     return None
@@ -394,10 +410,10 @@ def _slot(value: Any, kind: type, name: str) -> Any:
 
 def _slots(value: Any, kind: type) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    for c in type.__dict__["__mro__"].__get__(kind):
-        for name, descriptor in type.__dict__["__dict__"].__get__(c).items():
+    for c in _mro(kind):
+        for name, descriptor in _namespace(c).items():
             # members of built-in types (a socket's, a file's) are no attributes in the user's sense
-            if type(descriptor) is types.MemberDescriptorType and c.__dict__.get("__slots__") is not None:
+            if type(descriptor) is types.MemberDescriptorType and _namespace(c).get("__slots__") is not None:
                 found = _slot(value, kind, name)
                 if found is not _MISSING:
                     out[name] = found

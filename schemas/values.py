@@ -29,7 +29,7 @@ from typing import Any
 
 import orjson
 
-from .objects import Budget, is_redacted, plain, simple_form, tagged_fields
+from .objects import Budget, class_name, is_redacted, plain, simple_form, tagged_fields
 
 __all__ = ["encode"]
 
@@ -113,7 +113,7 @@ def _careful(value: Any) -> bytes:
     try:
         return _dumps(plain(value, Budget()))
     except Exception as error:  # noqa: BLE001
-        return _dumps({"_omitted": f"could not be encoded: {type(error).__name__}", "_type": type(value).__name__})
+        return _dumps({"_omitted": f"could not be encoded: {type(error).__name__}", "_type": class_name(type(value))})
 
 
 def _is_special(value: Any) -> bool:
@@ -143,13 +143,13 @@ def _is_special(value: Any) -> bool:
 
 def _is_special_object(item: Any, kind: type, stack: list[Any]) -> bool:
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(item, (numpy.ndarray, numpy.generic)):
+    if numpy is not None and issubclass(kind, (numpy.ndarray, numpy.generic)):
         return item.dtype.kind in "fc" and not bool(numpy.isfinite(item).all())
     try:
         stack.append(simple_form(item))
     except TypeError:
         # orjson wrote it by itself: an Enum, a UUID, a subclass of str, int, list or dict
-        return isinstance(item, (dict, list, float))
+        return issubclass(kind, (dict, list, float))
     return False
 
 
