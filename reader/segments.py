@@ -29,7 +29,8 @@ class Damage:
     """Bytes that could not be read as records.
 
     `offset` and `length` count bytes of the file as stored for `zstd` damage, of the decompressed stream otherwise.
-    `kind`: `torn` (the end of a file that was being written), `line` (no record), `zstd` (the compressed form is broken).
+    `kind`: `torn` (the end of a file that was being written), `line` (no record), `zstd` (the
+    compressed form is broken).
     """
 
     path: Path

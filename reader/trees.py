@@ -166,7 +166,7 @@ class _Builder:
                     yield self._take(done)
         for state in self._open.values():
             for call in state.calls.values():
-                if call.writer is writer and not call.last_seen_at:
+                if call.writer is writer and call.unfinished and not call.last_seen_at:
                     call.last_seen_at = self._last_seen
 
     def _records(self, segment: Segment) -> Iterator[Line]:
