@@ -1,4 +1,4 @@
-"""Values that fight back: the method's result and exception are untouched, time is bounded, what can be kept is kept."""
+"""Values that fight back: result and exception of the method are untouched, time is bounded, what can be is kept."""
 
 from __future__ import annotations
 
