@@ -1,6 +1,7 @@
 """Call trees -> a Weave project, over Weave's own HTTP protocol.
 
     pipeline   the steps in order: find runs, resolve targets, read, encode, ask, send, count
+    sender     the threads that ask and send
     target     where to and as whom, as W&B users have set it up
     plan       which calls go into which request
     payload    one trajectory -> the bytes of its calls

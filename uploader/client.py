@@ -16,6 +16,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from ..schemas.errors import CannotStart, Rejected
 from .payload import Encoded
@@ -41,17 +42,22 @@ class Outcome:
 class Client:
     """One Weave project. May be used by several threads.
 
-    `max_wait`: seconds for which one request may fail before `Unreachable` is raised. `stop`: ends every wait at once.
+    `max_wait`: seconds for which one request may fail before `Unreachable` is raised. `stop`: when set, ends every wait
+    at once.
     """
 
     def __init__(self, target: Target, *, max_wait: float = 300.0, stop: threading.Event | None = None) -> None:
         self.project_id = target.project_id
-        self._complete_path = f"/v2/{target.entity}/{target.project}/calls/complete"
+        self._complete_path = f"/v2/{quote(target.entity, safe='')}/{quote(target.project, safe='')}/calls/complete"
         self._http = Http(target)
         self._max_wait = max_wait
-        self._stop = stop or threading.Event()
+        self.stop = stop or threading.Event()
         self._complete_works = False
         self.legacy = False
+
+    def disconnect(self) -> None:
+        """Close the connection of the calling thread."""
+        self._http.close()
 
     def check(self) -> None:
         """One cheap question, so that a wrong key or a host that is down is known before anything is read.
@@ -121,7 +127,7 @@ class Client:
         return outcome
 
     def _patience(self) -> Patience:
-        return Patience(self._max_wait, self._stop)
+        return Patience(self._max_wait, self.stop)
 
     def _store(
         self, calls: list[Encoded], started: frozenset[str], outcome: Outcome, server_errors: int = SERVER_ERRORS

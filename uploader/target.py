@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from ..schemas.errors import CannotStart, MissingExtra
 
@@ -38,7 +39,7 @@ class Target:
     @property
     def page(self) -> str:
         """Where a browser shows it."""
-        return f"{self.app_url}/{self.project_id}/weave"
+        return f"{self.app_url}/{quote(self.project_id)}/weave"
 
 
 class ProjectName(NamedTuple):

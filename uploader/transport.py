@@ -106,6 +106,12 @@ class Http:
             raise Transient(words, status=answer.status_code, retry_after=_retry_after(answer))
         raise Refusal(words, status=answer.status_code)
 
+    def close(self) -> None:
+        """Close the calling thread's connection; the next request opens another."""
+        session: requests.Session | None = getattr(self._local, "session", None)
+        if session is not None:
+            session.close()
+
     def _session(self) -> requests.Session:
         session: requests.Session | None = getattr(self._local, "session", None)
         if session is None:
