@@ -15,9 +15,6 @@ __all__ = ["install", "installed"]
 _TRACE = "verl.utils.rollout_trace"
 _AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
 _CONSTANTS = "verl.trainer.constants_ppo"
-# Modules whose methods are decorated when they are executed.
-_DECORATED = (_AGENT_LOOP, "verl.tools.base_tool")
-
 _installed = False
 
 
@@ -37,20 +34,19 @@ def install() -> None:
         import_hook.after_import(_CONSTANTS, ray_env.carry_switch)
         return
     _installed = True
-    import_hook.after_import(_TRACE, _trace)
+    import_hook.after_import(_TRACE, _late if _TRACE in sys.modules else rollout_trace.replace)
     import_hook.after_import(_AGENT_LOOP, _agent_loop)
     import_hook.after_import(_CONSTANTS, ray_env.replace)
 
 
-def _trace(module: ModuleType) -> None:
-    late = [name for name in _DECORATED if name in sys.modules]
-    if late:
-        warn_once(
-            "late",
-            f"{late[0]} was imported before verl-trace, so its methods are not recorded; import "
-            "verl_trace.verl_plugin first, or let verl load it (docs/verl.md)",
-        )
-    rollout_trace.replace(module)
+def _late(module: ModuleType) -> None:
+    """verl's decorators are in use already: only a backend of ours, which verl's own ones pass over, may be claimed."""
+    warn_once(
+        "late",
+        f"{_TRACE} was imported before verl-trace: what it decorated by then is not recorded; let verl load the plugin "
+        "or import verl_trace.verl_plugin first",
+    )
+    rollout_trace.replace(module, backends=frozenset({"jsonl"}))
 
 
 def _agent_loop(module: ModuleType) -> None:

@@ -24,6 +24,7 @@ __all__ = ["chosen", "recording", "replace"]
 # Not on the class or the module of verl: both must stay what they are.
 _chosen = False
 _verl_op: Callable[[Any], Any] | None = None
+_backends = frozenset({"jsonl", "weave"})
 
 
 def chosen() -> bool:
@@ -36,14 +37,14 @@ def recording() -> bool:
     return _chosen and sessions.current() is not None
 
 
-def replace(module: ModuleType) -> None:
-    """Put the stand-ins into `verl.utils.rollout_trace`, which has just been executed."""
-    global _verl_op
+def replace(module: ModuleType, backends: frozenset[str] = _backends) -> None:
+    """Put the stand-ins into `verl.utils.rollout_trace`; none but `backends` are ever recorded."""
+    global _verl_op, _backends
     config = module.RolloutTraceConfig
     own_op, own_attr = module.rollout_trace_op, module.rollout_trace_attr
     init, reset = _init(config.__dict__["init"].__func__), _reset(config.__dict__["reset"].__func__)
     # nothing above this line has changed anything, so a verl that looks different is left whole
-    _verl_op = own_op
+    _verl_op, _backends = own_op, backends
     module.rollout_trace_op = functools.wraps(own_op)(_rollout_trace_op)  # type: ignore[attr-defined]
     module.rollout_trace_attr = _attr(own_attr)  # type: ignore[attr-defined]
     config.init = classmethod(init)
@@ -139,7 +140,7 @@ def _reset(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _is_ours(backend: object) -> bool:
-    return backend == "jsonl" or (backend == "weave" and decide().offline)
+    return backend in _backends and (backend != "weave" or decide().offline)
 
 
 def _choose(config: Any, given: dict[str, Any]) -> None:

@@ -1,0 +1,15 @@
+"""A plain function as a tool; verl loads this file by its path and records no call of it."""
+
+from __future__ import annotations
+
+from verl.tools.function_tool import function_tool
+
+
+@function_tool  # type: ignore[untyped-decorator, unused-ignore]
+def shout(text: str) -> str:
+    """Upper-case a text.
+
+    Args:
+        text: what to shout
+    """
+    return text.upper()
