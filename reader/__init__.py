@@ -1,14 +1,17 @@
 """Files -> segments -> records -> call trees. Read-only, without locks, bounded in memory by what is open at a time.
 
-`runs` finds the runs of a folder and their writers; `segments` gives the whole lines of one file and names the damage;
-`trees` pairs starts with ends and yields trajectories; `summary` counts a run. Damage is a value in the result and
+`runs` finds the runs of a folder, `writers` says what their processes are; `frames` decompresses, `segments` gives the
+whole lines of one file, `records` parses them; `trees` pairs starts with ends and yields trajectories of `calls`;
+`summary` counts a run. Damage is a value in the result and
 never an exception.
 """
 
-from .runs import Run, Segment, Writer, find_runs
+from .calls import Call, Trajectory
+from .runs import Run, find_runs
 from .segments import Damage
 from .summary import Summary, summarise
-from .trees import Call, Trajectory, iter_trajectories
+from .trees import iter_trajectories
+from .writers import Segment, Writer
 
 __all__ = [
     "Call",

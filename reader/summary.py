@@ -53,7 +53,7 @@ class Summary:
 def summarise(run: Run) -> Summary:
     """Read a whole run once and count."""
     summary, reading = Summary(), Reading()
-    for trajectory in iter_trajectories(run, reading):
+    for trajectory in iter_trajectories(run, reading, payloads=False):
         summary.add(trajectory)
     summary.skipped = reading.skipped
     summary.lost = reading.lost_records

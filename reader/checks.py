@@ -1,0 +1,119 @@
+"""Whether a line is a record as docs/format.md has it: required keys, forms of ids and times, payload length.
+
+Stricter than reading needs, so that a flipped byte in plain text is seen wherever the format leaves it no room. Unknown
+keys and unknown kinds pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from ..schemas.lines import PAYLOAD_KEYS, Line, parse_line
+
+__all__ = ["checked"]
+
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z\Z")
+_Test = Callable[[Any], bool]
+
+
+def checked(line: bytes) -> Line:
+    """The parsed line.
+
+    Raises:
+        ValueError: it is no record; the text says why.
+    """
+    if not line.strip(b"\0\n"):
+        raise ValueError("a block of NUL bytes")
+    try:
+        record = parse_line(line)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not record.kind:
+        raise ValueError("a record without a kind")
+    for key, test in _REQUIRED.get(record.kind, {}).items():
+        if not test(record.head.get(key)):
+            raise ValueError(f"a {record.kind} record whose {key!r} is missing or not as it must be")
+    if record.kind in PAYLOAD_KEYS:
+        _check_payload(line, record)
+    return record
+
+
+def _check_payload(line: bytes, record: Line) -> None:
+    key = PAYLOAD_KEYS[record.kind]
+    if not record.payload:
+        raise ValueError(f"a {record.kind} record without {key!r}")
+    size = record.head["bytes"]
+    body = line.rstrip(b"\n")[-1 - size : -1]
+    # the length is of whatever key comes last: a newer version may have put one behind
+    if len(body) != size or line.rstrip(b"\n")[-2 - size : -1 - size] != b":":
+        raise ValueError(f"a {record.kind} record whose 'bytes' is not the length of its last value")
+    try:
+        orjson.loads(body)
+        if body != record.payload:
+            orjson.loads(record.payload)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"the {key!r} of a {record.kind} record is not JSON: {error}") from None
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, str) and _ID.match(value) is not None
+
+
+def _is_id_or_null(value: Any) -> bool:
+    return value is None or _is_id(value)
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, str) and _TIME.match(value) is not None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_length(value: Any) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+_HEAD: dict[str, _Test] = {
+    "bytes": _is_length,
+    "op": _is_text,
+    "id": _is_id,
+    "trace_id": _is_id,
+    "parent_id": _is_id_or_null,
+}
+_REQUIRED: dict[str, dict[str, _Test]] = {
+    "header": {"schema": _is_count, "writer": _is_text, "segment": _is_count},
+    "start": {**_HEAD, "started_at": _is_time, "attributes": _is_object},
+    "end": {
+        **_HEAD,
+        "started_at": _is_time,
+        "ended_at": _is_time,
+        "duration": _is_number,
+        "text": lambda value: type(value) is bool,
+        "status": lambda value: value in ("success", "error"),
+        "exception": lambda value: value is None or isinstance(value, dict),
+        "attributes": _is_object,
+    },
+    "text": _HEAD,
+    "skip": {**_HEAD, "started_at": _is_time, "reason": _is_text},
+    "lost": {"since": _is_time, "until": _is_time, "counts": _is_object, "records": _is_count},
+    "close": {"closed_at": _is_time, "reason": _is_text, "records": _is_count, "counters": _is_object},
+}

@@ -1,0 +1,149 @@
+"""What can be decompressed of a zstd file, whatever happened to it.
+
+A healthy file is fed to zstd piece by piece. Where zstd refuses, the frame is fed again, the piece in question byte by
+byte: so all blocks before the damage come out and its place is known. Reading goes on at the next frame.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import zstandard
+
+__all__ = ["BadBytes", "ReadFile", "decompressed"]
+
+# Small enough that a very compressible piece stays small in memory too, large enough to be quick.
+_PIECE = 1 << 16
+_SCAN = 1 << 20
+# The size of a zstd block.
+_OUTPUT = 1 << 17
+_MAGIC = b"\x28\xb5\x2f\xfd"
+_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
+# A window above this is not ours, and a hostile file must not take the reader's memory.
+_MAX_WINDOW = 1 << 27
+
+
+@dataclass(frozen=True)
+class BadBytes:
+    """Stored bytes that gave nothing, or nothing that can be trusted."""
+
+    offset: int
+    length: int
+    reason: str
+
+
+class ReadFile:
+    """Reads an open file at chosen places."""
+
+    def __init__(self, file: io.FileIO) -> None:
+        self._file = file
+        self.size = os.fstat(file.fileno()).st_size
+
+    def pieces(self, begin: int, size: int = _PIECE) -> Iterator[tuple[int, bytes]]:
+        """`(offset, bytes)` from `begin` to the end of the file."""
+        while True:
+            self._file.seek(begin)
+            data = self._file.read(size)
+            if not data:
+                return
+            yield begin, data
+            begin += len(data)
+
+    def find(self, wanted: bytes, begin: int) -> int:
+        """The first place of `wanted` from `begin` on; the size of the file when there is none."""
+        tail = b""
+        for offset, data in self.pieces(begin, _SCAN):
+            found = (tail + data).find(wanted)
+            if found >= 0:
+                return offset - len(tail) + found
+            tail = data[1 - len(wanted) :]
+        return self.size
+
+
+def decompressed(file: ReadFile) -> Iterator[bytes | BadBytes]:
+    """The content in pieces, none of them empty; where bytes are bad, a `BadBytes` stands in the middle."""
+    position = 0
+    skipped_from: int | None = None
+    while position < file.size:
+        frame = _Frame(file, position)
+        try:
+            yield from frame
+            skipped_from = position if frame.skippable else None
+            position = frame.end
+        except zstandard.ZstdError as error:
+            begin, search = frame.damage_begin(error), max(position + len(_MAGIC), frame.good)
+            if skipped_from is not None and frame.good == position:
+                # no frame where the skippable one says it ends: its length may be what is wrong
+                begin, search = skipped_from, skipped_from + len(_MAGIC)
+            position = file.find(_MAGIC, search)
+            yield BadBytes(begin, position - begin, str(error))
+            skipped_from = None
+
+
+class _Frame:
+    """One frame. `end` is where it ends, `good` the place up to which its blocks came out."""
+
+    def __init__(self, file: ReadFile, begin: int) -> None:
+        self._file = file
+        self._begin = begin
+        self.good = begin
+        self.end = begin
+        self.skippable = False
+
+    def damage_begin(self, error: zstandard.ZstdError) -> int:
+        """A wrong checksum puts the whole frame in doubt, anything else only what follows the last block."""
+        return self._begin if "checksum" in str(error) else self.good
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Decompress.
+
+        Raises:
+            ZstdError: the frame is damaged or cut off; all that comes before was yielded.
+        """
+        _, head = next(self._file.pieces(self._begin, 8), (0, b""))
+        if len(head) == 8 and int.from_bytes(head[:4], "little") in _SKIPPABLE:
+            self.skippable = True
+            self.end = self._begin + 8 + int.from_bytes(head[4:], "little")
+            if self.end > self._file.size:
+                raise zstandard.ZstdError("a skippable frame is cut off")
+            return
+        decompressor = _new_decompressor()
+        fruitful = self._begin
+        for offset, piece in self._file.pieces(self._begin):
+            try:
+                out = decompressor.decompress(piece)
+            except zstandard.ZstdError:
+                yield from self._again(fruitful, offset)
+                raise
+            if out:
+                fruitful = offset
+                yield out
+            if decompressor.eof:
+                self.end = offset + len(piece) - len(decompressor.unused_data)
+                return
+        yield from self._again(fruitful, self._file.size)
+        raise zstandard.ZstdError("the frame is cut off")
+
+    def _again(self, slowly_from: int, bad: int) -> Iterator[bytes]:
+        """What comes out of the piece at `bad`, fed byte by byte; sets `good`. All before it was yielded already."""
+        decompressor = _new_decompressor()
+        for offset, piece in self._file.pieces(self._begin):
+            if offset < slowly_from:
+                decompressor.decompress(piece)
+                continue
+            for index in range(len(piece)):
+                try:
+                    out = decompressor.decompress(piece[index : index + 1])
+                except zstandard.ZstdError:
+                    return
+                if out:
+                    self.good = offset + index + 1
+                    if offset >= bad:
+                        yield out
+
+
+def _new_decompressor() -> zstandard.ZstdDecompressionObj:
+    return zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).decompressobj(write_size=_OUTPUT)

@@ -1,0 +1,197 @@
+"""One recording process as its files show it: its segments, its header, and whether it still lives."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from ..schemas.files import segment_file_name
+from .records import is_exit, parse_record
+from .segments import SegmentLines
+
+__all__ = ["Segment", "State", "Writer"]
+
+# A writer on another host counts as live while its file is younger, in seconds.
+LIVE_AGE = 300.0
+# A close record is far shorter: one look at the end of a raw file is enough.
+_CLOSE_BYTES = 8192
+
+State = Literal["live", "torn", "closed"]
+
+
+class Segment:
+    """One segment of a writer, stored raw, sealed, or both while a seal is in progress."""
+
+    def __init__(self, folder: Path, writer: str, index: int, *, raw: bool = False, sealed: bool = False) -> None:
+        self.folder = folder
+        self.writer = writer
+        self.index = index
+        self.raw = raw
+        self.sealed = sealed
+
+    @property
+    def path(self) -> Path:
+        """The file to read: the raw one while there is one, since it is what the sealed one is made from."""
+        return self.folder / segment_file_name(self.writer, self.index, sealed=not self.raw)
+
+    def lines(self, limit: int | None = None) -> SegmentLines:
+        """The segment's lines, up to `limit` bytes of them, from whichever form is there when they are read."""
+        sealed_path = self.folder / segment_file_name(self.writer, self.index, sealed=True)
+        return SegmentLines(self.path, sealed=not self.raw, sealed_path=sealed_path, limit=limit)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Size on disk; 0 when the file has just gone."""
+        status = self._status()
+        return status.st_size if status is not None else 0
+
+    @property
+    def modified(self) -> float:
+        """When it was last written, in seconds since the epoch; 0 when the file has just gone."""
+        status = self._status()
+        return status.st_mtime if status is not None else 0.0
+
+    def _status(self) -> os.stat_result | None:
+        for sealed in (False, True):
+            try:
+                return os.stat(self.folder / segment_file_name(self.writer, self.index, sealed=sealed))
+            except OSError:
+                continue
+        return None
+
+
+class Writer:
+    """One recording process: its segments in order. What it says of the process is as of the first look."""
+
+    def __init__(self, id: str, segments: list[Segment]) -> None:
+        self.id = id
+        self.segments = segments
+
+    @cached_property
+    def header(self) -> dict[str, Any]:
+        """The header of the first segment that has one; {} when all are lost."""
+        for segment in self.segments:
+            try:
+                first = next(iter(segment.lines()), None)
+            except OSError:
+                continue
+            record = parse_record(first[1]) if first is not None else None
+            if record is not None and record.kind == "header":
+                return record.head
+        return {}
+
+    def with_segments(self, segments: list[Segment]) -> Writer:
+        """This writer after a later look at the folder."""
+        self.segments = segments
+        return self
+
+    @property
+    def attempt(self) -> str:
+        """The training start that the process belonged to; "" when its header is lost."""
+        return _text(self.header.get("attempt"))
+
+    @property
+    def host(self) -> str:
+        """Host name; "" when the header is lost."""
+        return _text(self.header.get("host"))
+
+    @property
+    def pid(self) -> int | None:
+        """Process id on its host."""
+        pid = self.header.get("pid")
+        return pid if isinstance(pid, int) else None
+
+    @property
+    def started_at(self) -> str:
+        """When the recording began, UTC; "" when the header is lost."""
+        return _text(self.header.get("started_at"))
+
+    @property
+    def version(self) -> str:
+        """The verl-trace that recorded."""
+        versions = self.header.get("versions")
+        return _text(versions.get("verl_trace")) if isinstance(versions, dict) else ""
+
+    @cached_property
+    def _runs_here(self) -> bool | None:
+        return _is_alive(self.header)
+
+    @cached_property
+    def alive(self) -> bool:
+        """Whether the process ran; of one on another host, whether its files were young.
+
+        `find_runs` looks before it lists the files for the last time, so that all that a dead writer wrote is known.
+        """
+        if self._runs_here is not None:
+            return self._runs_here
+        return time.time() - max(segment.modified for segment in self.segments) < LIVE_AGE
+
+    @cached_property
+    def closed(self) -> bool:
+        """Whether the last record is the one that a writer ends with. A pass over the records sets it."""
+        return _closed_at_exit(self.segments[-1])
+
+    @property
+    def live(self) -> bool:
+        """Whether the process may still write; a recording that was ended may be followed by records of open calls."""
+        return self.alive and (not self.closed or self._runs_here is True)
+
+    @property
+    def state(self) -> State:
+        """`closed`, `live` or `torn` (ended without closing: killed)."""
+        if self.closed:
+            return "closed"
+        return "live" if self.alive else "torn"
+
+
+def _closed_at_exit(segment: Segment) -> bool:
+    try:
+        record = parse_record(_last_line(segment))
+    except OSError:
+        return False
+    return record is not None and is_exit(record)
+
+
+def _last_line(segment: Segment) -> bytes:
+    """The last whole line, b"" when there is none."""
+    if segment.raw:
+        try:
+            with open(segment.path, "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _CLOSE_BYTES))
+                tail = file.read()
+            return tail[:-1].rpartition(b"\n")[2] if tail.endswith(b"\n") else b""
+        except FileNotFoundError:
+            # sealed since it was listed
+            pass
+    last = b""
+    for _, line in segment.lines():
+        last = line
+    return last
+
+
+def _is_alive(header: dict[str, Any]) -> bool | None:
+    """Whether the process of `header` runs, None when it ran on another host or in another container."""
+    pid, start = header.get("pid"), header.get("pid_start")
+    if not isinstance(pid, int) or not isinstance(start, int):
+        return None
+    try:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        if boot_id != header.get("boot_id") or os.stat("/proc/self/ns/pid").st_ino != header.get("pid_ns"):
+            return None
+    except (OSError, ValueError):
+        return None
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        # a zombie has ended: nobody has asked for its exit code yet
+        return int(fields[19]) == start and fields[0] not in ("Z", "X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
