@@ -80,7 +80,9 @@ def test_json_report(run: Run, wandb_login: Server, recording: Any, project: str
 
 def test_refused_call(run: Run, wandb_login: Server, recording: Any) -> None:
     """Exit 1, and the call is named with the server's words."""
-    bad = recording.call("C.run", inputs=b"{damaged")
+    bad = recording.start("C.run")
+    outcome = {"duration": 0.1, "text": False, "status": "success", "exception": None, "output": None}
+    recording.write({"kind": "end", **bad, "ended_at": "yesterday", **outcome})
     recording.close()
 
     code, out, _ = run("upload", recording.folder)
