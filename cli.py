@@ -11,7 +11,9 @@ import typer
 from .commands.demo import demo
 from .commands.doctor import doctor
 from .commands.ls import ls
+from .commands.repair import repair
 from .commands.upload import upload
+from .commands.verify import verify
 from .schemas.errors import VerlTraceError
 
 __all__ = ["app", "main"]
@@ -27,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (ls, upload, doctor, demo):
+for command in (ls, upload, verify, repair, doctor, demo):
     app.command()(command)
 
 

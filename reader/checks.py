@@ -14,7 +14,11 @@ import orjson
 
 from ..schemas.lines import PAYLOAD_KEYS, Line, parse_line
 
-__all__ = ["checked"]
+__all__ = ["checked", "salvaged"]
+
+_BEGIN = b'{"kind":"'
+# A line with garbage before it may hold that many beginnings of a record before the right one.
+_MAX_TRIES = 100
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z\Z")
@@ -43,21 +47,38 @@ def checked(line: bytes) -> Line:
     return record
 
 
+def salvaged(line: bytes) -> tuple[int, Line] | None:
+    """A whole record at the end of a bad line, and where it begins: what swallowed a newline did not harm it."""
+    begin = line.find(_BEGIN, 1)
+    for _ in range(_MAX_TRIES):
+        if begin < 0:
+            break
+        try:
+            return begin, checked(line[begin:])
+        except ValueError:
+            begin = line.find(_BEGIN, begin + 1)
+    return None
+
+
 def _check_payload(line: bytes, record: Line) -> None:
     key = PAYLOAD_KEYS[record.kind]
     if not record.payload:
         raise ValueError(f"a {record.kind} record without {key!r}")
-    size = record.head["bytes"]
-    body = line.rstrip(b"\n")[-1 - size : -1]
-    # the length is of whatever key comes last: a newer version may have put one behind
-    if len(body) != size or line.rstrip(b"\n")[-2 - size : -1 - size] != b":":
+    body = _last_value(line, record.head["bytes"])
+    # a newer version may have put keys behind: then the length is of either
+    if body is None and len(record.payload) != record.head["bytes"]:
         raise ValueError(f"a {record.kind} record whose 'bytes' is not the length of its last value")
-    try:
-        orjson.loads(body)
-        if body != record.payload:
-            orjson.loads(record.payload)
-    except orjson.JSONDecodeError as error:
-        raise ValueError(f"the {key!r} of a {record.kind} record is not JSON: {error}") from None
+    for data in {body or b"null", record.payload}:
+        try:
+            orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            raise ValueError(f"the {key!r} of a {record.kind} record is not JSON: {error}") from None
+
+
+def _last_value(line: bytes, size: int) -> bytes | None:
+    """The last `size` bytes before the closing brace, None when no value begins there."""
+    end = len(line) - line.endswith(b"\n") - 1
+    return line[end - size : end] if end > size and line[end - size - 1 : end - size] == b":" else None
 
 
 def _is_id(value: Any) -> bool:

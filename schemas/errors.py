@@ -5,12 +5,13 @@ VerlTraceError
  ├─ BadSegment         a span file that cannot be read at all
  ├─ MissingExtra       a command needs a package that is not installed
  ├─ CannotStart        an upload that cannot begin: wrong key, host down, no project
+ ├─ BadTarget          a folder that a copy must not, or cannot, be written into
  └─ Rejected           the server refused data for a reason that repeating does not cure
 """
 
 from __future__ import annotations
 
-__all__ = ["BadSegment", "CannotStart", "MissingExtra", "NotARun", "Rejected", "VerlTraceError"]
+__all__ = ["BadSegment", "BadTarget", "CannotStart", "MissingExtra", "NotARun", "Rejected", "VerlTraceError"]
 
 
 class VerlTraceError(Exception):
@@ -41,6 +42,10 @@ class MissingExtra(VerlTraceError):
 
 class CannotStart(VerlTraceError):
     """An upload cannot begin; nothing was sent."""
+
+
+class BadTarget(VerlTraceError):
+    """A folder that a copy must not be written into, or cannot be."""
 
 
 class Rejected(VerlTraceError):

@@ -10,6 +10,7 @@ from pathlib import Path
 __all__ = [
     "ATTEMPT_PREFIX",
     "RAW_SUFFIX",
+    "REPAIR_REPORT",
     "SEALED_SUFFIX",
     "TMP_SUFFIX",
     "SegmentName",
@@ -23,6 +24,8 @@ RAW_SUFFIX = ".jsonl"
 SEALED_SUFFIX = ".jsonl.zst"
 TMP_SUFFIX = ".tmp"
 ATTEMPT_PREFIX = ".attempt-"
+# In a repaired copy: what was left out.
+REPAIR_REPORT = "repair.json"
 
 # 100 leaves room for the hash and stays below the 255 bytes of every common file system.
 _MAX_FOLDER = 100

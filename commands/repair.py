@@ -1,0 +1,60 @@
+"""`verl-trace repair`: a clean copy of a damaged run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+
+from ..reader.repair import Repair
+from ..reader.repair import repair as repair_run
+from ..schemas.files import REPAIR_REPORT
+from ..viewer.text import visible
+from .verify import number
+
+__all__ = ["repair"]
+
+_LISTED = 20
+
+
+def repair(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or of several, or one span file.")],
+    out: Annotated[Path, typer.Option("--out", help="New folder for the copy, not inside of RUN.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
+) -> None:
+    """Copy all that is readable of a run into a new folder; the original is only read.
+
+    The copy has the same file names, every good record byte for byte, and says itself what it lacks. It is verified
+    before the command ends. The report is kept in it as repair.json.
+
+    Exit codes: 0 nothing is missing but what a kill tore off; 1 something had to be left out; 2 it could not start.
+    """
+    result = repair_run(run, out)
+    if as_json:
+        typer.echo(orjson.dumps(result.as_json(), option=orjson.OPT_INDENT_2).decode())
+    else:
+        typer.echo("\n".join(_text(result)))
+    raise typer.Exit(0 if result.complete else 1)
+
+
+def _text(result: Repair) -> list[str]:
+    lines = [
+        f"{result.out}: {number(result.records, 'record')} in {number(result.files, 'file')}; the copy is {result.copy}"
+    ]
+    if result.doubtful:
+        lines.append(
+            f"  {result.doubtful:,} of them come from files with damaged compression; no checksum vouches for them"
+        )
+    if result.missing:
+        lines.append(f"  not in the original: {number(len(result.missing), 'segment')}")
+    lines += [f"  {visible(folder)}: cannot be read" for folder in result.unreadable]
+    if result.left_out:
+        lines.append(f"  {number(len(result.left_out), 'place')} left out:")
+        for damage in result.left_out[:_LISTED]:
+            place = f"{damage.path.name} at byte {damage.offset:,}, {damage.length:,} bytes"
+            lines.append(f"    {damage.kind}: {place}: {visible(damage.reason)}")
+        if len(result.left_out) > _LISTED:
+            lines.append(f"    … and {len(result.left_out) - _LISTED:,} more, all of them in {REPAIR_REPORT}")
+    return lines

@@ -1,0 +1,52 @@
+"""A sealed segment that is written line by line: compressed under a temporary name, published by rename."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+
+import zstandard
+
+from ..schemas.files import TMP_SUFFIX
+
+__all__ = ["SealedFile"]
+
+_LEVEL = 3
+
+
+class SealedFile:
+    """A context in which lines can be written to `path`; afterwards it is there, whole and synced, or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._tmp = path.with_name(path.name + TMP_SUFFIX)
+        self.size = 0
+
+    def __enter__(self) -> SealedFile:
+        self._file = open(self._tmp, "xb")
+        compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+        self._stream = compressor.stream_writer(self._file, closefd=False)
+        return self
+
+    def write(self, line: bytes) -> None:
+        """Append a line, newline included."""
+        self._stream.write(line)
+        self.size += len(line)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._stream.close()
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                os.rename(self._tmp, self._path)
+        finally:
+            self._file.close()
+            self._tmp.unlink(missing_ok=True)

@@ -1,0 +1,227 @@
+"""Is everything there that was recorded? Reads all of a run, payloads too, and says what is not whole.
+
+A sealed file is whole when zstd's checksum of its content fits; a raw one has none, so that a byte flipped inside of a
+text shows only where it breaks the form of a record. A raw line being written by a live process is no damage, and the
+end that a kill tore off is normal: it has a state of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..schemas.files import segment_file_name
+from .pairing import Pairing
+from .records import CALL_KINDS
+from .runs import Run, Segment, Writer, find_runs
+from .scan import DAMAGED, TORN, WHOLE, FileReport, Found, Scan, has_segment
+from .segments import Damage
+
+__all__ = ["DAMAGED", "TORN", "WHOLE", "RunReport", "verify"]
+
+_SEVERITY = (WHOLE, TORN, DAMAGED)
+
+
+@dataclass
+class RunReport:
+    """What `verify` found in one run.
+
+    `missing`: names of segments that are not there. `without_start`: writer -> ids of calls whose start is not there;
+    `explained`: writers whose `lost` records say that something could not be written.
+    """
+
+    run: Run
+    files: list[FileReport] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    duplicates: list[Damage] = field(default_factory=list)
+    without_start: dict[str, list[str]] = field(default_factory=dict)
+    explained: set[str] = field(default_factory=set)
+    unknown_kinds: Counter[str] = field(default_factory=Counter)
+    calls: int = 0
+    unfinished: int = 0
+    without_text: int = 0
+    lost_records: int = 0
+    unreadable: list[str] = field(default_factory=list)
+
+    @property
+    def state(self) -> str:
+        """`whole`, `torn` or `damaged`: the worst of its parts."""
+        if self.missing or self.duplicates or self.unexplained or self.unreadable:
+            return DAMAGED
+        return max((file.state for file in self.files), key=_SEVERITY.index, default=WHOLE)
+
+    @property
+    def unexplained(self) -> list[str]:
+        """Calls whose start is not there although their writer does not say that it lost anything."""
+        return [i for writer, ids in self.without_start.items() if writer not in self.explained for i in ids]
+
+    @property
+    def records(self) -> int:
+        """Good records between headers and closes."""
+        return sum(file.records for file in self.files if file.read)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "folder": str(self.run.folder),
+            "project_name": self.run.project_name,
+            "experiment_name": self.run.experiment_name,
+            "state": self.state,
+            "files": [_file_json(file) for file in self.files],
+            "missing_segments": self.missing,
+            "duplicates": [damage_json(damage) for damage in self.duplicates],
+            "calls": self.calls,
+            "unfinished": self.unfinished,
+            "calls_without_start": sorted(i for ids in self.without_start.values() for i in ids),
+            "calls_without_text": self.without_text,
+            "unknown_kinds": dict(self.unknown_kinds),
+            "lost_records": self.lost_records,
+            "unreadable": self.unreadable,
+        }
+
+
+def verify(path: str | Path) -> list[RunReport]:
+    """Read everything at `path`: a run, a folder of runs or one file (then nothing is said of the files beside it).
+
+    Raises:
+        NotARun: there is nothing to read.
+    """
+    path = Path(path)
+    alone = path.is_file()
+    reports = [_Verification(run, alone).report for run in find_runs(path)]
+    if reports and not alone:
+        reports[0].unreadable += _closed_folders(path)
+    return reports
+
+
+class _Verification:
+    def __init__(self, run: Run, alone: bool) -> None:
+        self.report = RunReport(run)
+        self._alone = alone
+        self._pairing = Pairing()
+        for writer in run.writers:
+            self._writer(writer)
+        self.report.calls = self._pairing.calls
+        self.report.unfinished = self._pairing.unfinished()
+        self.report.without_text = self._pairing.without_text()
+        if not alone:
+            self.report.without_start = self._pairing.without_start()
+
+    def _writer(self, writer: Writer) -> None:
+        # looked at before the files are read: a line cut off at its end later was being written at that time
+        alive = writer.alive
+        following = 0
+        for segment in writer.segments:
+            file = self._segment(segment, writer.id, alive)
+            if not self._alone and segment.index - following != _missing_before(file):
+                self._miss(segment.folder, writer.id, range(following, segment.index))
+            following = segment.index + 1
+        goes_on = file.close is not None and file.close.get("reason") == "rotated"
+        if not self._alone and goes_on and not has_segment(segment.folder, writer.id, following):
+            self._miss(segment.folder, writer.id, range(following, following + 1))
+
+    def _miss(self, folder: Path, writer: str, indexes: range) -> None:
+        self.report.missing += [segment_file_name(writer, index) for index in indexes[:_NAMED]]
+        if len(indexes) > _NAMED:
+            self.report.missing.append(f"… and {len(indexes) - _NAMED} more of {writer}")
+
+    def _segment(self, segment: Segment, writer: str, alive: bool) -> FileReport:
+        forms = [sealed for sealed in (True, False) if _path(segment, writer, sealed).exists()] or [segment.sealed]
+        if len(forms) == 1:
+            return self._read(
+                Scan(_path(segment, writer, forms[0]), writer, segment.index, sealed=forms[0], alive=alive)
+            )
+        return self._twins(segment, writer, alive)
+
+    def _twins(self, segment: Segment, writer: str, alive: bool) -> FileReport:
+        """Both forms: a crash between publishing the sealed one and removing the raw one. They hold the same."""
+        scans = []
+        for sealed in (True, False):
+            scan = Scan(_path(segment, writer, sealed), writer, segment.index, sealed=sealed, alive=alive)
+            for _ in scan:
+                pass
+            scans.append(scan)
+        sealed_one, raw_one = (scan.report for scan in scans)
+        # removed meanwhile: the hand-over is done
+        raw_gone = not raw_one.path.exists()
+        if not raw_gone and DAMAGED not in (sealed_one.state, raw_one.state) and sealed_one.digest != raw_one.digest:
+            raw_one.add(0, raw_one.size, "twin", f"holds other records than {sealed_one.path.name}")
+        use_raw = not raw_gone and _rank(raw_one) > _rank(sealed_one)
+        chosen, other = (raw_one, sealed_one) if use_raw else (sealed_one, raw_one)
+        problems = chosen.problems
+        file = self._read(Scan(chosen.path, writer, segment.index, sealed=chosen.sealed, alive=alive))
+        file.problems = problems
+        if not raw_gone:
+            other.read = False
+            self.report.files.append(other)
+        return file
+
+    def _read(self, scan: Scan) -> FileReport:
+        report, writer = self.report, scan.report.writer
+        for found in scan:
+            kind = found.record.kind
+            if kind in CALL_KINDS:
+                self._take(found, scan.report)
+            elif kind == "lost":
+                report.explained.add(writer)
+                report.lost_records += found.record.head["records"]
+            elif kind not in ("header", "close", "skip"):
+                report.unknown_kinds[kind] += 1
+        report.files.append(scan.report)
+        return scan.report
+
+    def _take(self, found: Found, file: FileReport) -> None:
+        if not self._pairing.take(found.record.kind, found.record.head, file.writer):
+            reason = f"a second {found.record.kind} of call {found.record.head['id']}"
+            damage = Damage(file.path, found.offset, len(found.line), "duplicate", reason)
+            self.report.duplicates.append(damage)
+
+
+# Missing segments that are named one by one; a file with a wild index must not fill the report.
+_NAMED = 100
+
+
+def damage_json(damage: Damage) -> dict[str, Any]:
+    """Plain data."""
+    return {
+        "file": damage.path.name,
+        "offset": damage.offset,
+        "length": damage.length,
+        "kind": damage.kind,
+        "reason": damage.reason,
+    }
+
+
+def _file_json(file: FileReport) -> dict[str, Any]:
+    return {
+        "file": file.path.name,
+        "state": file.state,
+        "records": file.records,
+        "read": file.read,
+        "problems": [damage_json(problem) for problem in file.problems],
+        "notes": file.notes,
+    }
+
+
+def _path(segment: Segment, writer: str, sealed: bool) -> Path:
+    return segment.folder / segment_file_name(writer, segment.index, sealed=sealed)
+
+
+def _rank(file: FileReport) -> tuple[int, int]:
+    return -_SEVERITY.index(file.state), file.records
+
+
+def _missing_before(file: FileReport) -> int:
+    """Segments that a repaired copy says were not there."""
+    repaired = (file.header or {}).get("repaired")
+    count = repaired.get("missing_before") if isinstance(repaired, dict) else None
+    return count if isinstance(count, int) else 0
+
+
+def _closed_folders(path: Path) -> list[str]:
+    """Folders right below `path` that may not be read: nobody knows what is in them."""
+    folders = [entry.path for entry in os.scandir(path) if entry.is_dir()]
+    return sorted(folder for folder in folders if not os.access(folder, os.R_OK | os.X_OK))
