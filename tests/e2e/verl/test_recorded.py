@@ -19,10 +19,10 @@ TOOL_ERRORS = 2 * (N + 1)
 
 
 class Run(NamedTuple):
-    """What the driver says it did in both starts, and what lies in the folder."""
+    """What the driver says it did, twice in full and once with a limit, and what lies in the folders."""
 
-    first: dict[str, dict[str, Any]]
-    second: dict[str, dict[str, Any]]
+    reports: list[dict[str, Any]]
+    limited_report: dict[str, Any]
     full: Any
     limited: Any
 
@@ -34,20 +34,33 @@ class Run(NamedTuple):
         return out
 
 
+class Starts(NamedTuple):
+    """The reports of the two starts, by experiment, and the folder of both."""
+
+    first: dict[str, dict[str, Any]]
+    second: dict[str, dict[str, Any]]
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def starts(drive: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Starts:
+    """Two starts under the same names: the first also samples, the second ends by killing the workers."""
+    folder = tmp_path_factory.mktemp("starts")
+    full = [{"worker": w, "backend": "jsonl", "experiment": f"{w}-full", "validate": True} for w in ("v0", "tq")]
+    limited = [{"worker": w, "backend": "jsonl", "experiment": f"{w}-limited", "limit": LIMIT} for w in ("v0", "tq")]
+    return Starts(drive(folder, scenes=full + limited), drive(folder, scenes=full, end="kill"), folder)
+
+
 @pytest.fixture(scope="module", params=["v0", "tq"])
-def run(
-    request: pytest.FixtureRequest,
-    drive: Callable[..., Any],
-    records: Callable[[Path], Any],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Run:
-    """Two starts under one name: the first with a second manager that samples, the second ended by killing workers."""
-    folder = tmp_path_factory.mktemp(request.param)
-    full = {"worker": request.param, "backend": "jsonl", "experiment": "full", "validate": True}
-    limited = {"worker": request.param, "backend": "jsonl", "experiment": "limited", "limit": LIMIT}
-    first = drive(folder, scenes=[full, limited])
-    second = drive(folder, scenes=[full], end="kill")
-    return Run(first, second, records(folder / "runs/full"), records(folder / "runs/limited"))
+def run(request: pytest.FixtureRequest, starts: Starts, records: Callable[[Path], Any]) -> Run:
+    """The part of both starts that one kind of worker did."""
+    full, limited = (f"{request.param}-{name}" for name in ("full", "limited"))
+    return Run(
+        [starts.first[full], starts.second[full]],
+        starts.first[limited],
+        records(starts.folder / "runs" / full),
+        records(starts.folder / "runs" / limited),
+    )
 
 
 def expected_ops(report: dict[str, Any]) -> Counter[str]:
@@ -64,12 +77,13 @@ def expected_ops(report: dict[str, Any]) -> Counter[str]:
 
 def test_every_call_is_recorded_and_ended(run: Run) -> None:
     """Whether the driver just exits or kills its workers: every call that really happened has its start and its end."""
-    assert run.first["full"]["trajectories"] == run.second["full"]["trajectories"] == TRAINING + VALIDATION
-    assert expected_ops(run.first["full"]) == expected_ops(run.second["full"])
+    assert [report["trajectories"] for report in run.reports] == [TRAINING + VALIDATION] * 2
+    expected = expected_ops(run.reports[0])
+    assert expected == expected_ops(run.reports[1])
     for files in run.attempts().values():
         for kind in ("start", "end"):
             ops = Counter(head["op"] for head in run.full.of(kind) if head["file"] in files)
-            assert ops == expected_ops(run.first["full"])
+            assert ops == expected
     assert {head["id"] for head in run.full.of("start")} == {head["id"] for head in run.full.of("end")}
     assert run.full.of("lost") == run.full.of("skip") == []
 
@@ -94,7 +108,7 @@ def test_every_trajectory_has_its_numbers(run: Run) -> None:
         mine = [head for head in roots if head["file"] in files]
         assert Counter((h["step"], h["sample_index"], h["rollout_n"], h["validate"]) for h in mine) == expected
     assert {head["attributes"]["uid"].rpartition("group-")[2] == str(head["sample_index"]) for head in roots} == {True}
-    assert {head["experiment_name"] for head in roots} == {"full"}
+    assert {head["experiment_name"] for head in roots} == {run.reports[0]["experiment"]}
 
 
 def test_calls_hang_below_their_trajectory(run: Run) -> None:
@@ -150,7 +164,7 @@ def test_sampling_limit_is_exact(run: Run) -> None:
 
 def test_workers_stay_offline(run: Run) -> None:
     """In a verl worker our code opens no socket, and neither weave nor wandb is imported."""
-    for report in (*run.first.values(), *run.second.values()):
+    for report in (*run.reports, run.limited_report):
         assert report["loaded"] == [["verl_trace"]] * WORKERS
         assert [[asked.rpartition("/")[2] for asked in worker] for worker in report["sockets"]] == [
             ["control.py"]
@@ -159,7 +173,7 @@ def test_workers_stay_offline(run: Run) -> None:
 
 def test_verl_sees_its_own_configuration(run: Run) -> None:
     """verl's configuration object says what was asked for, and the one that the trainer logs is not touched."""
-    for report in run.first.values():
+    for report in (*run.reports, run.limited_report):
         assert report["config_unchanged"]
         for config in report["trace_config"]:
             assert config == {
@@ -167,6 +181,6 @@ def test_verl_sees_its_own_configuration(run: Run) -> None:
                 "token2text": True,
                 "project_name": "me/proj",
                 "experiment_name": report["experiment"],
-                "max_samples_per_step_per_worker": LIMIT if report["experiment"] == "limited" else None,
+                "max_samples_per_step_per_worker": LIMIT if report is run.limited_report else None,
                 "client": "None",
             }
