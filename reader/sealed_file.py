@@ -43,7 +43,7 @@ class SealedFile:
     ) -> None:
         try:
             if kind is None:
-                self._stream.close()
+                self._stream.flush(zstandard.FLUSH_FRAME)
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 os.rename(self._tmp, self._path)
