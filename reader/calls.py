@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..schemas.lines import Line
+from .records import text_of
 from .writers import Writer
 
 __all__ = ["Call", "Trajectory"]
@@ -48,7 +49,7 @@ class Call:
     @property
     def op(self) -> str:
         """Recorded op name."""
-        return _text(self.head.get("op")) or "unknown"
+        return text_of(self.head.get("op")) or "unknown"
 
     @property
     def parent_id(self) -> str | None:
@@ -59,12 +60,12 @@ class Call:
     @property
     def started_at(self) -> str:
         """UTC, as recorded."""
-        return _text(self.head.get("started_at"))
+        return text_of(self.head.get("started_at"))
 
     @property
     def ended_at(self) -> str | None:
         """UTC, as recorded; None while the call has not ended."""
-        return _text(self.head.get("ended_at")) or None
+        return text_of(self.head.get("ended_at")) or None
 
     @property
     def duration(self) -> float | None:
@@ -80,7 +81,7 @@ class Call:
     @property
     def status(self) -> str:
         """`success`, `error`, or `unfinished`."""
-        return "unfinished" if self.unfinished else _text(self.head.get("status")) or "success"
+        return "unfinished" if self.unfinished else text_of(self.head.get("status")) or "success"
 
     @property
     def exception(self) -> dict[str, Any] | None:
@@ -135,7 +136,3 @@ class Trajectory:
         for call in self.calls:
             out.setdefault(None if call.orphan else call.parent_id, []).append(call)
         return out
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""

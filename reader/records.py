@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import orjson
 
-from ..schemas.lines import SCHEMA_VERSION, Line, parse_line
+from ..schemas.lines import PAYLOAD_KEYS, SCHEMA_VERSION, Line, parse_line
 from .segments import Damage, SegmentLines
 
-__all__ = ["CALL_KINDS", "is_exit", "parse_record", "read_records", "trace_id_of"]
+__all__ = ["CALL_KINDS", "is_exit", "parse_record", "read_records", "text_of", "trace_id_of"]
 
 CALL_KINDS = frozenset({"start", "end", "text"})
 
 _BEGIN = b'{"kind":"'
+_BYTES = re.compile(rb'","bytes":(\d{1,18}),')
+_PAYLOAD_MARKS = {kind: f',"{PAYLOAD_KEYS[kind]}":'.encode() for kind in CALL_KINDS}
 _TRACE_ID = b'","trace_id":"'
 # The ids stand behind a few short fields; a line in which they do not is parsed.
 _HEAD_BYTES = 4096
@@ -29,27 +32,41 @@ def parse_record(line: bytes) -> Line | None:
         return None
 
 
+def text_of(value: object) -> str:
+    """The value where it is text, else ""."""
+    return value if isinstance(value, str) else ""
+
+
 def is_exit(record: Line) -> bool:
     """Whether it says that the writer is done."""
     return record.kind == "close" and record.head.get("reason") == "exit"
 
 
 def trace_id_of(line: bytes) -> str:
-    """The trace a line belongs to, "" for lines that are not of a call. Looks at the first bytes only, mostly."""
+    """The trace a line belongs to, "" for lines that are not of a call. Parses only lines that look odd."""
     if line.startswith(_BEGIN):
         kind = line[len(_BEGIN) : line.find(b'"', len(_BEGIN), 25)].decode("ascii", "replace")
         if kind in CALL_KINDS:
             begin = line.find(_TRACE_ID, 0, _HEAD_BYTES) + len(_TRACE_ID)
             end = line.find(b'"', begin, begin + 100)
-            if begin >= len(_TRACE_ID) and end > begin and b"\\" not in line[begin:end]:
+            if begin >= len(_TRACE_ID) and end > begin and _ends_as_told(line, kind):
                 return line[begin:end].decode("utf-8", "replace")
         elif kind in ("skip", "lost", "header", "close"):
             return ""
     record = parse_record(line) or _behind_garbage(line)[0]
     if record is None or record.kind not in CALL_KINDS:
         return ""
-    trace_id = record.head.get("trace_id")
-    return trace_id if isinstance(trace_id, str) else ""
+    return text_of(record.head.get("trace_id"))
+
+
+def _ends_as_told(line: bytes, kind: str) -> bool:
+    """Whether the payload is as long as the head says: not two lines whose newline is lost."""
+    marker = _PAYLOAD_MARKS[kind]
+    size = _BYTES.match(line, len(_BEGIN) + len(kind))
+    if size is None:
+        return False
+    begin = len(line) - 2 - int(size[1])
+    return line.startswith(marker, max(0, begin - len(marker))) and line.endswith(b"}\n")
 
 
 def read_records(lines: SegmentLines, damages: list[Damage]) -> Iterator[Line]:

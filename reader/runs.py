@@ -104,8 +104,6 @@ def _read_folder(folder: Path) -> list[Run]:
     """
     segments: _Segments = {}
     _list(folder, segments)
-    if not segments:
-        return []
     seen = {writer.id: writer for writer in _writers(segments) if writer.header and writer.alive is not None}
     _list(folder, segments)
     return _group(folder, [seen.get(writer.id, writer).with_segments(writer.segments) for writer in _writers(segments)])

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from ..schemas.lines import Line
 from .calls import Call, Trajectory
-from .records import CALL_KINDS, is_exit, read_records, trace_id_of
+from .records import CALL_KINDS, is_exit, read_records, text_of, trace_id_of
 from .runs import Run
 from .segments import Damage
 from .writers import Segment, Writer
@@ -52,8 +52,8 @@ class _Builder:
         # records of each trace that are still to be read
         self._ahead: Counter[str] = Counter()
         self._sizes: dict[Segment, int] = {}
-        # traces whose records were all read, with calls that never end
-        self._unended: list[str] = []
+        # traces whose records were all read, with calls that never end; the order is what counts
+        self._unended: dict[str, None] = {}
         self._last_seen = ""
 
     def run(self, run: Run) -> Iterator[Trajectory]:
@@ -120,11 +120,11 @@ class _Builder:
 
     def _call_record(self, kind: str, line: Line, writer: Writer) -> str | None:
         head = line.head
-        call_id, trace_id = _text(head.get("id")), _text(head.get("trace_id"))
+        call_id, trace_id = text_of(head.get("id")), text_of(head.get("trace_id"))
         if not trace_id:
             self._unknown(f"{kind} without ids")
             return None
-        self._last_seen = max(self._last_seen, _text(head.get("ended_at")), _text(head.get("started_at")))
+        self._last_seen = max(self._last_seen, text_of(head.get("ended_at")), text_of(head.get("started_at")))
         state = self._open.get(trace_id)
         if state is None:
             state = self._open[trace_id] = _Open()
@@ -138,7 +138,7 @@ class _Builder:
         del self._ahead[trace_id]
         if not state.waiting:
             return trace_id
-        self._unended.append(trace_id)
+        self._unended[trace_id] = None
         return None
 
     def _take(self, trace_id: str) -> Trajectory:
@@ -163,7 +163,7 @@ class _Open:
         """Add a record; False when it was there already."""
         call = self.calls.get(call_id)
         if call is None:
-            call = self.calls[call_id] = Call(call_id, _text(line.head.get("trace_id")), writer, line.head)
+            call = self.calls[call_id] = Call(call_id, text_of(line.head.get("trace_id")), writer, line.head)
         if not call.take(kind, line):
             return False
         if call.unfinished or call.awaits_text:
@@ -178,7 +178,3 @@ class _Open:
             call = self.calls[call_id]
             if call.writer is writer:
                 call.last_seen_at = last_seen
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..schemas.files import segment_file_name
-from .records import is_exit, parse_record
+from .records import is_exit, parse_record, text_of
 from .segments import SegmentLines
 
 __all__ = ["Segment", "State", "Writer"]
@@ -91,12 +91,12 @@ class Writer:
     @property
     def attempt(self) -> str:
         """The training start that the process belonged to; "" when its header is lost."""
-        return _text(self.header.get("attempt"))
+        return text_of(self.header.get("attempt"))
 
     @property
     def host(self) -> str:
         """Host name; "" when the header is lost."""
-        return _text(self.header.get("host"))
+        return text_of(self.header.get("host"))
 
     @property
     def pid(self) -> int | None:
@@ -107,13 +107,13 @@ class Writer:
     @property
     def started_at(self) -> str:
         """When the recording began, UTC; "" when the header is lost."""
-        return _text(self.header.get("started_at"))
+        return text_of(self.header.get("started_at"))
 
     @property
     def version(self) -> str:
         """The verl-trace that recorded."""
         versions = self.header.get("versions")
-        return _text(versions.get("verl_trace")) if isinstance(versions, dict) else ""
+        return text_of(versions.get("verl_trace")) if isinstance(versions, dict) else ""
 
     @cached_property
     def _runs_here(self) -> bool | None:
@@ -191,7 +191,3 @@ def _is_alive(header: dict[str, Any]) -> bool | None:
         return False
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
