@@ -7,18 +7,21 @@ Invariants
 4. Threads and files belong to one pid; a forked child gets its own.
 
 A call's way: `rollout_trace` (decorator) -> `spans` (records) with `arguments`, `context`, `ids`, `token2text` and the
-values of `schemas` -> `writer` (append). Beside it: `background` (thread), `sealing`, `session` (start, stop),
-`identity` (header).
+values of `schemas` -> `appender` (append). Beside it: `writer` and `segment` (files), `background` (thread), `sealing`,
+`leftovers` (of dead processes), `limits`, `backlog` (stalled disk), `session` (start, stop), `identity` (header).
 """
 
+from .leftovers import RawSegment, seal_dead
 from .rollout_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
 from .settings import Settings, disabled, read_settings
 
 __all__ = [
+    "RawSegment",
     "RolloutTraceConfig",
     "Settings",
     "disabled",
     "read_settings",
     "rollout_trace_attr",
     "rollout_trace_op",
+    "seal_dead",
 ]

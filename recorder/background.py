@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from .counters import warn_once
 from .sealing import seal
 from .settings import MIN_SEAL_BYTES, Settings
 from .writer import SegmentWriter
 
-__all__ = ["Background"]
+__all__ = ["EXIT_PATIENCE", "Background"]
 
-# How soon trouble and a full segment are noticed, in seconds.
+# How soon trouble and an old segment are noticed, in seconds.
 TICK = 0.5
+# How long a file that could not be sealed waits for its next try, in seconds.
+SEAL_AGAIN = 30.0
 # Jobs (token ids held for decoding) that may wait; more are counted, their ids are in the files anyway.
 MAX_JOBS = 4096
 # A process that ends waits at most this long, in seconds; half of it for text still to be decoded.
@@ -25,92 +29,143 @@ EXIT_PATIENCE = 10.0
 
 
 class Background:
-    """Started with the recording, started again by the first job in a forked child."""
+    """Started with the recording; in a forked child by its first record.
 
-    def __init__(self, writer: SegmentWriter, settings: Settings) -> None:
+    `leftovers` are small pieces of work, one a round, for when nothing else is to be done.
+    """
+
+    def __init__(self, writer: SegmentWriter, settings: Settings, leftovers: Iterator[object] | None = None):
         self._writer = writer
         self._settings = settings
-        self._jobs: deque[Callable[[], None]] = deque()
-        self._wake = threading.Event()
+        self._leftovers = leftovers
+        # its put may interrupt itself (signal handlers, finalisers), which an Event's set may not
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._unsealed: deque[Path] = deque()
+        self._seal_at = 0.0
+        self._synced = 0.0
         self._stopping = False
-        self._last: Callable[[], None] = writer.drain
+        self._last: Callable[[], object] = writer.close
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the thread unless it runs; quietly does nothing while the interpreter shuts down."""
         if self._thread is not None and self._thread.is_alive():
             return
-        self._thread = threading.Thread(target=self._run, name="verl-trace", daemon=True)
+        thread = threading.Thread(target=self._run, name="verl-trace", daemon=True)
         try:
-            self._thread.start()
+            thread.start()
         except RuntimeError:
-            self._thread = None
+            return
+        self._thread = thread
 
     def submit(self, job: Callable[[], None]) -> bool:
         """Queue a job; False when too many wait."""
-        if len(self._jobs) >= MAX_JOBS:
+        if self._jobs.qsize() >= MAX_JOBS:
             return False
-        self._jobs.append(job)
-        if not self._wake.is_set():
-            self._wake.set()
+        self._jobs.put(job)
         if self._thread is None:
             self.start()
         return True
 
     def wake(self) -> None:
         """Look at the segment's size now."""
-        self._wake.set()
+        self._jobs.put(None)
 
     def stop(self, last: Callable[[], None]) -> bool:
         """Finish waiting jobs, run `last`, end the thread; False when a sick disk did not let it end in time."""
         self._last = last
         self._stopping = True
-        self._wake.set()
+        if self._thread is None and self._writer.path is not None:
+            self.start()
         thread = self._thread
         if thread is None or not thread.is_alive():
             self._finish()
             return True
+        self.wake()
         thread.join(EXIT_PATIENCE)
         return not thread.is_alive()
 
     def after_fork(self) -> None:
-        """In a forked child the thread is gone, and waiting jobs are the parent's."""
+        """In a forked child the thread is gone, and waiting jobs and old files are the parent's."""
         self.__init__(self._writer, self._settings)  # type: ignore[misc]
 
     def _run(self) -> None:
         _be_nice()
-        synced = time.monotonic()
+        self._synced = time.monotonic()
         while not self._stopping:
-            self._wake.wait(TICK)
-            self._wake.clear()
-            self._guarded("decoding", lambda: self._run_jobs(time.monotonic() + TICK))
-            self._guarded("draining", self._writer.drain)
-            self._guarded("checking the disk", self._writer.check_health)
-            self._guarded("sealing", self.seal_if_due)
-            if self._settings.fsync_interval and time.monotonic() - synced >= self._settings.fsync_interval:
-                self._guarded("syncing", self._writer.sync)
-                synced = time.monotonic()
+            self._round()
+            job = None
+            with contextlib.suppress(queue.Empty):
+                job = self._jobs.get(timeout=0.0 if self._leftovers is not None else TICK)
+            if job is not None:
+                self._guarded("decoding", job)
+                self._run_jobs(time.monotonic() + TICK)
         self._finish()
 
+    def _round(self) -> None:
+        self._guarded("draining", self._writer.drain)
+        self._guarded("checking the disk", self._writer.check_health)
+        self._guarded("sealing", self.seal_if_due)
+        if self._settings.fsync_interval and time.monotonic() - self._synced >= self._settings.fsync_interval:
+            self._guarded("syncing", self._writer.sync)
+            self._synced = time.monotonic()
+        self._guarded("sealing what others left", self._take_leftover)
+        self._guarded("telling", self._writer.tell)
+
     def _finish(self) -> None:
-        self._guarded("decoding", lambda: self._run_jobs(time.monotonic() + EXIT_PATIENCE / 2))
+        self._run_jobs(time.monotonic() + EXIT_PATIENCE / 2)
         self._guarded("closing", self._last)
+        self._seal_at = 0.0
+        self._guarded("sealing", self._seal_waiting)
 
     def _run_jobs(self, deadline: float) -> None:
-        while self._jobs:
-            self._guarded("decoding", self._jobs.popleft())
-            if time.monotonic() > deadline:
-                self._wake.set()
+        while time.monotonic() < deadline:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
                 return
+            if job is not None:
+                self._guarded("decoding", job)
 
     def seal_if_due(self) -> None:
         """Rotate a large or old segment and seal what was finished."""
         if self._writer.rotation_due(MIN_SEAL_BYTES):
             finished = self._writer.rotate()
             if finished is not None:
-                seal(finished)
+                self._unsealed.append(finished)
+                self._seal_at = 0.0
+        self._seal_waiting()
 
-    def _guarded(self, what: str, step: Callable[[], None]) -> None:
+    def seal_later(self, finished: Path) -> None:
+        """Hand over a finished raw segment."""
+        self._unsealed.append(finished)
+
+    def _seal_waiting(self) -> None:
+        self._unsealed.extend(self._writer.leftovers())
+        if time.monotonic() < self._seal_at:
+            return
+        for _ in range(len(self._unsealed)):
+            raw = self._unsealed.popleft()
+            try:
+                seal(raw)
+            except FileNotFoundError:
+                # removed by somebody
+                continue
+            except Exception as error:  # noqa: BLE001
+                self._unsealed.append(raw)
+                self._seal_at = time.monotonic() + SEAL_AGAIN
+                text = getattr(error, "strerror", None) or str(error)
+                warn_once("seal", f"{raw}: not compressed: {text}; the raw file is complete and tried again")
+
+    def _take_leftover(self) -> None:
+        if self._leftovers is None:
+            return
+        try:
+            next(self._leftovers)
+        except (StopIteration, OSError):
+            self._leftovers = None
+
+    def _guarded(self, what: str, step: Callable[[], object]) -> None:
         try:
             step()
         except Exception as error:  # noqa: BLE001

@@ -1,30 +1,95 @@
-"""What was written, skipped and dropped; and the one warning per kind of trouble."""
+"""What was written, skipped and dropped; and the one warning per kind of trouble.
+
+Every lock here is re-entrant: a signal handler or a finaliser that traces may interrupt its own thread anywhere.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections import Counter
+from typing import NamedTuple
 
-__all__ = ["Counters", "announce", "warn_once"]
+import orjson
+
+from .ids import timestamp
+
+__all__ = ["Counters", "Lost", "after_fork", "announce", "warn_once"]
+
+
+class Lost(NamedTuple):
+    """Records that could not be written and that no `lost` record tells of yet."""
+
+    counts: Counter[str]
+    since: int  # ns since the epoch
+
+    def line(self) -> bytes:
+        """The `lost` record."""
+        record = {
+            "kind": "lost",
+            "since": timestamp(self.since),
+            "until": timestamp(time.time_ns()),
+            "counts": dict(self.counts),
+            "records": sum(self.counts.values()),
+        }
+        return orjson.dumps(record) + b"\n"
 
 
 class Counters:
-    """Counts of one recording. `dropped` is by reason and never silent: see the `lost` and `close` records."""
+    """Counts of one recording. `dropped` is by reason and never silent: see the `lost` and `close` records.
+
+    `stalls` counts how often a slow disk made records wait in memory, `queued` the records that did.
+    """
 
     def __init__(self) -> None:
         self.dropped: Counter[str] = Counter()
         self.written = 0
         self.skipped = 0
+        self.stalls = 0
+        self.queued = 0
+        self._lock = threading.RLock()
+        self._pending: Counter[str] = Counter()
+        self._since = 0
+
+    def drop(self, reason: str, count: int = 1) -> None:
+        """Count records as dropped; the next `lost` record tells of them."""
+        with self._lock:
+            self.dropped[reason] += count
+            if not self._pending:
+                self._since = time.time_ns()
+            self._pending[reason] += count
+
+    @property
+    def pending(self) -> bool:
+        """Whether drops wait for their `lost` record."""
+        return bool(self._pending)
+
+    def take_lost(self) -> Lost | None:
+        """What the next `lost` record has to tell; give it back when that cannot be written either."""
+        with self._lock:
+            if not self._pending:
+                return None
+            lost = Lost(self._pending, self._since)
+            self._pending = Counter()
+            return lost
+
+    def give_back(self, lost: Lost) -> None:
+        """Put what was taken back among the drops that no record tells of."""
+        with self._lock:
+            self._pending.update(lost.counts)
+            self._since = lost.since
 
     def as_dict(self) -> dict[str, object]:
         """JSON form for the `close` record."""
-        dropped = dict(self.dropped)
-        return {"written": self.written, "skipped": self.skipped, "dropped": sum(dropped.values()), "reasons": dropped}
+        with self._lock:
+            dropped = dict(self.dropped)
+        out: dict[str, object] = {"written": self.written, "skipped": self.skipped, "dropped": sum(dropped.values())}
+        return out | {"reasons": dropped, "stalls": self.stalls, "queued": self.queued}
 
 
 _warned: set[str] = set()
-_warned_lock = threading.Lock()
+_warned_lock = threading.RLock()
 
 
 def warn_once(kind: str, message: str) -> None:
@@ -43,3 +108,9 @@ def announce(message: str) -> None:
         sys.stderr.flush()
     except Exception:  # noqa: BLE001, S110
         pass
+
+
+def after_fork() -> None:
+    """In a forked child: another thread of the parent may have held the lock."""
+    global _warned_lock
+    _warned_lock = threading.RLock()

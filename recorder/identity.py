@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
@@ -10,13 +11,13 @@ import sys
 import time
 from collections.abc import Mapping
 from importlib import metadata
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..schemas.files import writer_id
 from ..schemas.lines import SCHEMA_VERSION
 from .ids import timestamp
 
-__all__ = ["ATTEMPT_VARIABLE", "Identity", "attempt_of"]
+__all__ = ["ATTEMPT_VARIABLE", "Identity", "ProcessStat", "attempt_of", "boot_id", "pid_namespace", "process_stat"]
 
 # Handed to child processes by the first process of a start that has neither Ray nor Slurm to name it.
 ATTEMPT_VARIABLE = "VERL_TRACE_ATTEMPT"
@@ -54,9 +55,9 @@ class Identity:
             "attempt": self.attempt,
             "host": self.host,
             "pid": self.pid,
-            "pid_start": _pid_start(),
-            "pid_ns": _pid_namespace(),
-            "boot_id": _boot_id(),
+            "pid_start": stat.start if (stat := process_stat("self")) is not None else None,
+            "pid_ns": pid_namespace(),
+            "boot_id": boot_id(),
             "started_at": self.started_at,
             "opened_at": timestamp(time.time_ns()),
             "slurm": self.slurm,
@@ -110,29 +111,46 @@ def _ray_ids() -> dict[str, str]:
 def _versions() -> dict[str, str]:
     out = {"python": platform.python_version()}
     for name, package in (("verl_trace", "verl-trace"), ("verl", "verl"), ("vllm", "vllm"), ("ray", "ray")):
-        if name != "verl_trace" and name not in sys.modules:
-            continue
-        try:
-            out[name] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
+        version = _version(package) if name == "verl_trace" or name in sys.modules else ""
+        if version:
+            out[name] = version
     return out
 
 
-def _boot_id() -> str | None:
+@functools.cache
+def _version(package: str) -> str:
+    """Version of an installed package, "" when unknown; looked up once, since that reads files."""
+    try:
+        return str(metadata.version(package))
+    except Exception:  # noqa: BLE001
+        return ""
+
+
+def boot_id() -> str | None:
+    """Names the current boot of this host, None where there is no /proc."""
     return _read("/proc/sys/kernel/random/boot_id")
 
 
-def _pid_start() -> int | None:
-    """Clock ticks since boot at which this process began (field 22 of its stat), None where there is no /proc."""
-    text = _read("/proc/self/stat")
+class ProcessStat(NamedTuple):
+    """What /proc says of a process."""
+
+    start: int  # clock ticks since boot
+    ended: bool  # it waits to be reaped, and none of its threads runs
+
+
+def process_stat(pid: int | str) -> ProcessStat | None:
+    """Of a pid or "self"; None where there is no such process or no /proc."""
+    text = _read(f"/proc/{pid}/stat")
     try:
-        return int(text.rpartition(")")[2].split()[19]) if text else None
+        # from field 3 on: the state; 20: number of threads; 22: start
+        fields = text.rpartition(")")[2].split() if text else []
+        return ProcessStat(int(fields[19]), fields[0] in ("Z", "X") and int(fields[17]) <= 1)
     except (ValueError, IndexError):
         return None
 
 
-def _pid_namespace() -> int | None:
+def pid_namespace() -> int | None:
+    """Inode of this process's pid namespace, None where there is no /proc."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:

@@ -6,14 +6,16 @@ A crash between any two of these steps leaves the raw file, the sealed one, or b
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 import zstandard
 
 from ..schemas.files import RAW_SUFFIX, SEALED_SUFFIX, TMP_SUFFIX
+from .segment import close_quietly, write_whole
 
-__all__ = ["compress_file", "seal"]
+__all__ = ["compress_file", "seal", "sealed_path", "sync_folder"]
 
 _CHUNK = 1 << 20
 _LEVEL = 3
@@ -21,42 +23,66 @@ _LEVEL = 3
 _WINDOW_LOG = 24
 
 
-def seal(raw: Path) -> Path:
-    """Replace `<name>.jsonl` by `<name>.jsonl.zst`; returns the new path.
+def sealed_path(raw: Path) -> Path:
+    """Where the sealed form of a raw segment lies."""
+    return raw.with_name(raw.name.removesuffix(RAW_SUFFIX) + SEALED_SUFFIX)
+
+
+def seal(raw: Path, token: str = "") -> Path:
+    """Replace `<name>.jsonl` by `<name>.jsonl.zst`; returns the new path. It keeps the time of the last change.
+
+    `token` makes the temporary name one's own where several processes may seal the same file.
 
     Raises:
         OSError: a step failed; the raw file is still there and complete.
     """
-    sealed = raw.with_name(raw.name.removesuffix(RAW_SUFFIX) + SEALED_SUFFIX)
-    tmp = sealed.with_name(sealed.name + TMP_SUFFIX)
+    sealed = sealed_path(raw)
+    tmp = sealed.with_name(sealed.name + (f".{token}" if token else "") + TMP_SUFFIX)
     try:
         compress_file(raw, tmp)
         os.rename(tmp, sealed)
     except BaseException:
-        tmp.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            os.unlink(tmp)
         raise
     sync_folder(raw.parent)
-    raw.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(raw)
     return sealed
 
 
 def compress_file(source: Path, target: Path) -> None:
-    """Write `source` as one zstd frame with checksum to `target` and fsync it."""
+    """Write `source` as one zstd frame with checksum to `target` and fsync it.
+
+    Raises:
+        OSError: reading or writing failed; a part of `target` may be there.
+    """
     parameters = zstandard.ZstdCompressionParameters.from_level(
         _LEVEL, window_log=_WINDOW_LOG, enable_ldm=True, write_checksum=True, write_content_size=True
     )
-    compressor = zstandard.ZstdCompressor(compression_params=parameters)
-    with open(source, "rb") as src, open(target, "wb") as dst:
-        size = os.fstat(src.fileno()).st_size
-        compressor.copy_stream(src, dst, size=size, read_size=_CHUNK, write_size=_CHUNK)
-        dst.flush()
-        os.fsync(dst.fileno())
+    src = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(src)
+        compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj(size=status.st_size)
+        dst = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            while chunk := os.read(src, _CHUNK):
+                if data := compressor.compress(chunk):
+                    write_whole(dst, data)
+            write_whole(dst, compressor.flush())
+            # a reader on another host tells a live writer from a dead one by it
+            os.utime(dst, ns=(status.st_atime_ns, status.st_mtime_ns))
+            os.fsync(dst)
+        finally:
+            close_quietly(dst)
+    finally:
+        close_quietly(src)
 
 
 def sync_folder(folder: Path) -> None:
     """fsync a folder, so that a rename in it survives power loss."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
-        os.close(fd)
+        close_quietly(fd)

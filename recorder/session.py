@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 from typing import Any
 
 from ..schemas.files import ATTEMPT_PREFIX, run_folder_name
-from . import ids
-from .background import Background
+from . import counters, ids
+from .background import EXIT_PATIENCE, Background
 from .counters import Counters, announce, warn_once
 from .identity import Identity
-from .sealing import seal
+from .leftovers import iter_raw
 from .settings import Settings, disabled, read_settings
 from .writer import SegmentWriter
 
@@ -31,8 +32,10 @@ class Session:
         self.token2text: bool = about["token2text"]
         self.folder = settings.folder / run_folder_name(self.experiment_name)
         self.writer = SegmentWriter(self.folder, self.identity, about, settings, self.counters)
-        self.background = Background(self.writer, settings)
+        self.background = Background(self.writer, settings, iter_raw(self.folder, own=self.identity.writer))
         self.append = self.writer.append
+        self.writer.on_open = self._opened
+        self.writer.on_full = self.background.wake
 
     def open(self) -> None:
         """Put the header on disk, say where, start the background thread."""
@@ -40,19 +43,23 @@ class Session:
             self._announce()
         self.background.start()
 
+    def _opened(self) -> None:
+        """A first segment is open: in a forked child its first record, later after trouble."""
+        self.background.start()
+        if current() is self:
+            _close_with_multiprocessing()
+
     def close(self) -> None:
         """Finish decoding, close and seal the open segment; give up after some seconds on a disk that hangs."""
         if not self.background.stop(self._close):
+            self.writer.tell()
             waiting = self.writer.waiting
             warn_once("hangs", f"{self.writer.path}: the disk hangs; leaving with {waiting} records not written")
 
     def _close(self) -> None:
-        finished = self.writer.close()
+        finished = self.writer.close(patience=EXIT_PATIENCE / 4)
         if finished is not None:
-            try:
-                seal(finished)
-            except OSError as error:
-                warn_once("seal", f"{finished}: not compressed: {error.strerror}; the raw file is complete")
+            self.background.seal_later(finished)
 
     def fork(self) -> None:
         """Called in a forked child."""
@@ -72,8 +79,10 @@ class Session:
 
 
 _session: Session | None = None
-_change = threading.Lock()
+# re-entrant: a signal handler may end what its own thread is starting
+_change = threading.RLock()
 _hooks_installed = False
+_finalizer_pid = 0
 
 
 def current() -> Session | None:
@@ -110,6 +119,7 @@ def start(
             if _session is None:
                 _install_hooks()
                 _session = session
+                _close_with_multiprocessing()
                 return session
         session.close()
     except Exception as error:  # noqa: BLE001
@@ -140,10 +150,21 @@ def _install_hooks() -> None:
 
 def _after_fork() -> None:
     global _change
-    _change = threading.Lock()
+    _change = threading.RLock()
+    counters.after_fork()
     ids.reseed()
     if _session is not None:
         try:
             _session.fork()
         except Exception as error:  # noqa: BLE001
             warn_once("fork", f"after a fork: {type(error).__name__}: {error}; this child does not record")
+
+
+def _close_with_multiprocessing() -> None:
+    """A child of multiprocessing runs no exit handlers but those of multiprocessing itself."""
+    global _finalizer_pid
+    process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+    if process is None or util is None or process.parent_process() is None or _finalizer_pid == os.getpid():
+        return
+    _finalizer_pid = os.getpid()
+    util.Finalize(None, stop, exitpriority=0)

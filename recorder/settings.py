@@ -45,7 +45,7 @@ class Settings:
     seal_age: float = DEFAULT_SEAL_AGE  # VERL_TRACE_SEAL_AGE, seconds
     fsync_interval: float = DEFAULT_FSYNC_INTERVAL  # VERL_TRACE_FSYNC, seconds; 0 = never
     min_free: int = DEFAULT_MIN_FREE  # VERL_TRACE_MIN_FREE, bytes
-    max_bytes: int = 0  # VERL_TRACE_MAX_BYTES, bytes of records this process may write; 0 = no limit
+    max_bytes: int = 0  # VERL_TRACE_MAX_BYTES, bytes of the run's folder at which recording pauses; 0 = no limit
     steps: StepRange | None = None  # VERL_TRACE_STEPS
     drop_fields: frozenset[str] = frozenset()  # VERL_TRACE_DROP_FIELDS
     problems: tuple[str, ...] = ()  # variables that could not be read, for one warning
