@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -31,4 +33,6 @@ def ls(
     if as_json:
         typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
     else:
-        typer.echo(listing(facts))
+        # what is piped on stays one line a run, for grep and awk
+        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        typer.echo(listing(facts, columns=columns))

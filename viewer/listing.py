@@ -10,6 +10,11 @@ from .text import human_bytes, plain_table, visible
 
 __all__ = ["listing", "run_facts"]
 
+_HEAD = ("run", "project", "state", "att", "steps", "traj", "calls", "err", "size")
+_NAMES = 2
+# A torn end per killed worker is ordinary; more than this of a run says nothing new.
+_DAMAGES_TOLD = 5
+
 
 def run_facts(run: Run, summary: Summary) -> dict[str, Any]:
     """The facts of one run as JSON values."""
@@ -41,12 +46,25 @@ def run_facts(run: Run, summary: Summary) -> dict[str, Any]:
     }
 
 
-def listing(facts: Sequence[dict[str, Any]]) -> str:
-    """A table, one run a row, and below it what deserves a sentence."""
-    head = ("run", "project", "state", "att", "steps", "traj", "calls", "err", "size")
+def listing(facts: Sequence[dict[str, Any]], *, columns: int | None = None) -> str:
+    """A table, one run a row, and below it what deserves a sentence.
+
+    Where a row would be wider than `columns`, the names get a line of their own above the numbers.
+    """
     rows = [_row(fact) for fact in facts]
     notes = [note for fact in facts for note in _notes(fact)]
-    return "\n".join([plain_table(head, rows, right=frozenset({3, 4, 5, 6, 7, 8})), *notes])
+    return "\n".join([_table(rows, columns), *notes])
+
+
+def _table(rows: list[tuple[str, ...]], columns: int | None) -> str:
+    table = plain_table(_HEAD, rows, right=frozenset(range(3, len(_HEAD))))
+    if columns is None or all(len(line) <= columns for line in table.splitlines()):
+        return table
+    numbers = plain_table(
+        _HEAD[_NAMES:], [row[_NAMES:] for row in rows], right=frozenset(range(1, len(_HEAD) - _NAMES))
+    )
+    names = [f"{run}  {project}" for run, project, *_ in [_HEAD, *rows]]
+    return "\n".join(f"{name}\n  {line}" for name, line in zip(names, numbers.splitlines(), strict=True))
 
 
 def _row(fact: dict[str, Any]) -> tuple[str, ...]:
@@ -83,7 +101,9 @@ def _notes(fact: dict[str, Any]) -> list[str]:
     }
     notes += [f"{name}: {fact[key]} {words}" for key, words in counts.items() if fact[key]]
     notes += [f"{name}: {n} records of the unknown kind {visible(kind)!r}" for kind, n in fact["unknown_kinds"].items()]
-    for damage in fact["damages"]:
+    for damage in fact["damages"][:_DAMAGES_TOLD]:
         where = f"{visible(damage['file'])} at byte {damage['offset']}, {damage['length']} bytes"
         notes.append(f"{name}: {damage['kind']}: {where}: {visible(damage['reason'])}")
+    if len(fact["damages"]) > _DAMAGES_TOLD:
+        notes.append(f"{name}: {len(fact['damages']) - _DAMAGES_TOLD} more damaged places; --json lists them all")
     return notes
