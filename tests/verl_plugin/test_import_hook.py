@@ -65,7 +65,8 @@ def test_module_looks_as_without_the_hook(make_module: MakeModule) -> None:
 
 def test_callback_runs_once(make_module: MakeModule) -> None:
     """A second import, or a reload, does not call again."""
-    watched, calls = make_module(""), []
+    watched = make_module("")
+    calls: list[ModuleType] = []
     import_hook.after_import(watched, calls.append)
     importlib.reload(importlib.import_module(watched))
 
@@ -74,7 +75,8 @@ def test_callback_runs_once(make_module: MakeModule) -> None:
 
 def test_imported_module_is_called_for_at_once(make_module: MakeModule) -> None:
     """A module that is there already does not need to be imported again."""
-    module, calls = importlib.import_module(make_module("")), []
+    module = importlib.import_module(make_module(""))
+    calls: list[ModuleType] = []
     import_hook.after_import(module.__name__, calls.append)
 
     assert calls == [module]
@@ -95,7 +97,8 @@ def test_raising_callback_is_a_warning(make_module: MakeModule, capsys: pytest.C
 
 def test_failing_module_fails_as_ever(make_module: MakeModule) -> None:
     """A module that raises while it is executed raises to its importer, and the callback is not called."""
-    watched, calls = make_module("raise KeyError('broken')\n"), []
+    watched = make_module("raise KeyError('broken')\n")
+    calls: list[ModuleType] = []
     import_hook.after_import(watched, calls.append)
 
     with pytest.raises(KeyError, match="broken"):

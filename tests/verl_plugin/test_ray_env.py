@@ -132,7 +132,8 @@ def start_workers(monkeypatch: pytest.MonkeyPatch, inherited: dict[str, str]) ->
     manager = AgentLoopManager()
     asyncio.run(manager._init_agent_loop_workers())
     assert manager.agent_loop_workers_class is actor_class
-    return actor_class.made
+    made: list[dict[str, Any]] = actor_class.made
+    return made
 
 
 def test_workers_of_a_bare_job_get_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

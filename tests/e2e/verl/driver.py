@@ -31,7 +31,7 @@ def compose_config(plan: dict[str, Any], scene: dict[str, Any]) -> Any:
     here = Path(__file__).resolve().parent
     settings = {
         "actor_rollout_ref.model.path": plan["model"],
-        "trainer.project_name": plan["project"],
+        "trainer.project_name": scene.get("project", plan["project"]),
         "trainer.experiment_name": scene["experiment"],
         "trainer.device": "cpu",
         f"{ROLLOUT}.name": "vllm",
@@ -74,6 +74,9 @@ class TaskRunner:
         helpers = Helpers(plan)
         self.scenes = [Scene(plan, scene, helpers) for scene in plan["scenes"]]
         report = [scene.play() for scene in self.scenes]
+        if plan["end"] == "flush":
+            for scene in self.scenes:
+                scene.ask(probes.flush)
         Path(plan["report"]).write_text(json.dumps(report))
         if plan["end"] == "kill":
             for scene in self.scenes:
@@ -199,7 +202,8 @@ def main() -> None:
         from verl.trainer.main_ppo import run_ppo
 
         OmegaConf.set_struct(config, False)
-        OmegaConf.update(config, f"ray_kwargs.ray_init.runtime_env.env_vars.{PLAN}", os.environ[PLAN], force_add=True)
+        variables = {**plan.get("variables", {}), PLAN: os.environ[PLAN]}
+        OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", variables, force_add=True)
         run_ppo(config, ray.remote(num_cpus=1)(TaskRunner))
     else:
         ray.init(address=plan["address"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from verl.tools.function_tool import function_tool
 
 
-@function_tool  # type: ignore[untyped-decorator, unused-ignore]
+@function_tool
 def shout(text: str) -> str:
     """Upper-case a text.
 

@@ -49,6 +49,15 @@ def trace_config(worker: Any) -> dict[str, Any]:
     return {**{name: getattr(config, name) for name in names}, "client": repr(RolloutTraceConfig.get_client())}
 
 
+def flush(worker: Any) -> None:
+    """Let a live backend send what it still holds; the recorder has no need of it."""
+    from verl.utils.rollout_trace import RolloutTraceConfig
+
+    client = RolloutTraceConfig.get_client()
+    if client is not None:
+        client.finish()
+
+
 def _nearest(frame: Any) -> str:
     for summary in reversed(traceback.extract_stack(frame)):
         if summary.filename != socket.__file__:

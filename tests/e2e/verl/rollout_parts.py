@@ -88,7 +88,7 @@ def reply(question: int, turn: int) -> str:
     )
 
 
-class CalculatorTool(BaseTool):  # type: ignore[misc]
+class CalculatorTool(BaseTool):
     """A tool with verl's own decorator; it raises where the expression does, and notes each call in a file."""
 
     def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema:
@@ -96,7 +96,7 @@ class CalculatorTool(BaseTool):  # type: ignore[misc]
         function = {"name": "calculator", "description": "evaluates an expression", "parameters": parameters}
         return OpenAIFunctionToolSchema.model_validate({"type": "function", "function": function})
 
-    @rollout_trace_op  # type: ignore[untyped-decorator, unused-ignore]
+    @rollout_trace_op
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **_: Any
     ) -> tuple[Any, float, dict[str, int]]:

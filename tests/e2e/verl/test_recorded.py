@@ -80,6 +80,7 @@ def test_every_call_is_recorded_and_ended(run: Run) -> None:
     assert [report["trajectories"] for report in run.reports] == [TRAINING + VALIDATION] * 2
     expected = expected_ops(run.reports[0])
     assert expected == expected_ops(run.reports[1])
+    assert len(run.attempts()) == 2
     for files in run.attempts().values():
         for kind in ("start", "end"):
             ops = Counter(head["op"] for head in run.full.of(kind) if head["file"] in files)
@@ -104,6 +105,7 @@ def test_every_trajectory_has_its_numbers(run: Run) -> None:
         for n in range(1 if validate else N)
     )
     roots = run.full.of("start", parent_id=None)
+    assert len(run.attempts()) == 2
     for files in run.attempts().values():
         mine = [head for head in roots if head["file"] in files]
         assert Counter((h["step"], h["sample_index"], h["rollout_n"], h["validate"]) for h in mine) == expected
@@ -114,6 +116,7 @@ def test_every_trajectory_has_its_numbers(run: Run) -> None:
 def test_calls_hang_below_their_trajectory(run: Run) -> None:
     """Every call below a root names a parent of the same trajectory and carries the trajectory's attributes."""
     starts = {head["id"]: head for head in run.full.of("start")}
+    assert starts
     for head in starts.values():
         root = starts[head["trace_id"]]
         assert root["op"] == "ToolAgentLoop.run"
