@@ -108,7 +108,13 @@ def spans(tmp_path: Path) -> Spans:
     return Spans(tmp_path / "exp1")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def spans_at() -> type[Spans]:
+    """`spans_at(folder)`."""
+    return Spans
+
+
+@pytest.fixture(scope="session")
 def shape() -> Callable[[Sequence[Trajectory]], dict[int, list[tuple[int, int | None, str]]]]:
     """Trajectories as `{trace: [(call, parent, status)]}` with the small numbers of the test."""
 
