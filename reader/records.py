@@ -69,10 +69,11 @@ def _ends_as_told(line: bytes, kind: str) -> bool:
     return line.startswith(marker, max(0, begin - len(marker))) and line.endswith(b"}\n")
 
 
-def read_records(lines: SegmentLines, damages: list[Damage]) -> Iterator[Line]:
+def read_records(lines: SegmentLines, damages: list[Damage], *, being_written: bool = False) -> Iterator[Line]:
     """The records of one file; what is none goes to `damages`, as does an error of the disk in the middle.
 
-    A header that is missing, or that a newer version wrote, is named there too.
+    A header that is missing, or that a newer version wrote, is named there too. In a file that is `being_written`,
+    neither half a line at the end is damage nor a header that is still to come.
     """
     found: list[Damage] = []
     first = True
@@ -89,9 +90,10 @@ def read_records(lines: SegmentLines, damages: list[Damage]) -> Iterator[Line]:
     except OSError as error:
         found.append(Damage(lines.path, lines.size, 0, "unreadable", error.strerror or str(error)))
     else:
-        if first:
+        if first and not being_written:
             found += _header_trouble(lines, None)
-    damages += sorted([*found, *lines.damages], key=lambda damage: damage.offset)
+    found += [damage for damage in lines.damages if damage.kind != "torn" or not being_written]
+    damages += sorted(found, key=lambda damage: damage.offset)
 
 
 def _record(line: bytes, *, check_payload: bool) -> tuple[Line | None, int, str]:

@@ -94,12 +94,10 @@ class _Builder:
         self._unended.clear()
 
     def _records(self, writer: Writer, segment: Segment) -> Iterator[Line]:
-        found: list[Damage] = []
-        yield from read_records(segment.lines(self._sizes.get(segment)), found)
-        if writer.alive and segment in writer.segments[-2:]:
-            # a line, or a header, that is being written; of two segments, since the next one is opened first
-            found = [d for d in found if d.kind != "torn" and not (d.kind == "header" and not self._sizes.get(segment))]
-        self._reading.damages += found
+        # of the last two segments, since the next one is opened before the last line of the one before
+        being_written = writer.alive and segment in writer.segments[-2:]
+        lines = segment.lines(self._sizes.get(segment))
+        return read_records(lines, self._reading.damages, being_written=being_written)
 
     def _record(self, line: Line, writer: Writer) -> str | None:
         """Take one record in; the trace id when it completed a trajectory."""
@@ -137,6 +135,8 @@ class _Builder:
             return None
         del self._ahead[trace_id]
         if not state.waiting:
+            # damaged lines may hold more records of a trace than were counted ahead: it may have been put there
+            self._unended.pop(trace_id, None)
             return trace_id
         self._unended[trace_id] = None
         return None
