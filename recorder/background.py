@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .counters import warn_once
-from .sealing import seal
+from .sealing import seal, sync_file
 from .settings import MIN_SEAL_BYTES, Settings
 from .writer import SegmentWriter
 
@@ -44,19 +44,15 @@ class Background:
         self._seal_at = 0.0
         self._synced = 0.0
         self._stopping = False
+        self._ends_itself = False
         self._last: Callable[[], object] = writer.close
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread unless it runs; quietly does nothing while the interpreter shuts down."""
+        """Start the thread unless it runs; without one (the interpreter ends) files are not sealed."""
         if self._thread is not None and self._thread.is_alive():
             return
-        thread = threading.Thread(target=self._run, name="verl-trace", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:
-            return
-        self._thread = thread
+        self._thread = _started("verl-trace", self._run)
 
     def submit(self, job: Callable[[], None]) -> bool:
         """Queue a job; False when too many wait."""
@@ -74,16 +70,23 @@ class Background:
     def stop(self, last: Callable[[], None]) -> bool:
         """Finish waiting jobs, run `last`, end the thread; False when a sick disk did not let it end in time."""
         self._last = last
+        thread = self._thread if self._thread is not None and self._thread.is_alive() else None
+        # a thread of its own is not as nice as the other one, and is left behind where the disk hangs
+        ending = _started("verl-trace-end", lambda: self._end(thread))
+        self._ends_itself = ending is None
         self._stopping = True
-        if self._thread is None and self._writer.path is not None:
-            self.start()
-        thread = self._thread
-        if thread is None or not thread.is_alive():
+        self.wake()
+        ending = ending or thread
+        if ending is None:
             self._finish()
             return True
-        self.wake()
-        thread.join(EXIT_PATIENCE)
-        return not thread.is_alive()
+        ending.join(EXIT_PATIENCE)
+        return not ending.is_alive()
+
+    def _end(self, thread: threading.Thread | None) -> None:
+        if thread is not None:
+            thread.join()
+        self._finish()
 
     def after_fork(self) -> None:
         """In a forked child the thread is gone, and waiting jobs and old files are the parent's."""
@@ -100,7 +103,8 @@ class Background:
             if job is not None:
                 self._guarded("decoding", job)
                 self._run_jobs(time.monotonic() + TICK)
-        self._finish()
+        if self._ends_itself:
+            self._finish()
 
     def _round(self) -> None:
         self._guarded("draining", self._writer.drain)
@@ -152,6 +156,8 @@ class Background:
                 # removed by somebody
                 continue
             except Exception as error:  # noqa: BLE001
+                with contextlib.suppress(OSError):
+                    sync_file(raw)
                 self._unsealed.append(raw)
                 self._seal_at = time.monotonic() + SEAL_AGAIN
                 text = getattr(error, "strerror", None) or str(error)
@@ -172,6 +178,16 @@ class Background:
             warn_once(
                 f"background-{what}", f"{what} failed: {type(error).__name__}: {error}; raw files stay as they are"
             )
+
+
+def _started(name: str, run: Callable[[], None]) -> threading.Thread | None:
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        # while the interpreter ends, or where no more threads are allowed
+        return None
+    return thread
 
 
 def _be_nice() -> None:

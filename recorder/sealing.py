@@ -15,7 +15,7 @@ import zstandard
 from ..schemas.files import RAW_SUFFIX, SEALED_SUFFIX, TMP_SUFFIX
 from .segment import close_quietly, write_whole
 
-__all__ = ["compress_file", "seal", "sealed_path", "sync_folder"]
+__all__ = ["compress_file", "seal", "sealed_path", "sync_file", "sync_folder"]
 
 _CHUNK = 1 << 20
 _LEVEL = 3
@@ -79,9 +79,18 @@ def compress_file(source: Path, target: Path) -> None:
         close_quietly(src)
 
 
+def sync_file(path: Path) -> None:
+    """fsync a file by its name."""
+    _sync(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
 def sync_folder(folder: Path) -> None:
     """fsync a folder, so that a rename in it survives power loss."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, flags)
     try:
         os.fsync(fd)
     finally:

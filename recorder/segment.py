@@ -123,7 +123,10 @@ def whole_or_nothing(fd: int, done: int) -> Iterator[None]:
 
 
 def finish(segment: Segment, reason: str, counters: Counters) -> str:
-    """Write the `close` record, sync and close; returns "" or what went wrong. The records are whole either way."""
+    """Write the `close` record and close; returns "" or what went wrong. The records are whole either way.
+
+    Not synced: the sealed form, which is, takes its place at once.
+    """
     trouble = ""
     record = {
         "kind": "close",
@@ -137,15 +140,11 @@ def finish(segment: Segment, reason: str, counters: Counters) -> str:
         write_whole(fd, orjson.dumps(record) + b"\n")
     except OSError as error:
         trouble = error.strerror or str(error)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        trouble = error.strerror or str(error)
     close_quietly(fd)
     return trouble
 
 
 def close_quietly(fd: int) -> None:
-    """Close; what a close may still report was asked for by fsync before."""
+    """Close; what a close may still report, an fsync of the sealed form asks for."""
     with contextlib.suppress(OSError):
         os.close(fd)

@@ -118,7 +118,7 @@ class SegmentWriter(Appender):
         return segment.size >= min_seal_bytes and time.monotonic() - segment.opened >= self._settings.seal_age
 
     def rotate(self) -> Path | None:
-        """Go on in a new segment; the finished one's path, closed and synced, ready for sealing."""
+        """Go on in a new segment; the finished one's path, closed, ready for sealing."""
         with self._opening:
             try:
                 segment = self._create()

@@ -57,6 +57,9 @@ def run(root: Path, code: str, *, code_expected: int = 0, **more: str) -> tuple[
 def records(root: Path) -> list[dict[str, Any]]:
     out = []
     for path in sorted((root / "exp1").glob("*.jsonl*")):
+        if path.suffix == ".tmp" or (path.with_name(path.name.removesuffix(".zst")).exists() and path.suffix == ".zst"):
+            # the machine was too busy for sealing within the patience of an exit: the raw file is complete
+            continue
         data = path.read_bytes()
         if path.suffix == ".zst":
             data = zstandard.ZstdDecompressor().decompress(data)
@@ -219,7 +222,7 @@ def test_sixty_four_processes_in_one_second(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
     assert sorted(executed(tmp_path)) == list(range(640))
-    assert len(list((tmp_path / "exp1").glob("2*"))) == 64
+    assert len({path.name.split(".")[0] for path in (tmp_path / "exp1").glob("2*")}) == 64
 
 
 ATTEMPTS = [
