@@ -18,6 +18,7 @@ bench:  ## what recording costs, in µs per call
 
 soak:  ## workers killed at random moments; SOAK_ROUNDS=2000 for longer
 	.venv/bin/pytest -q -m soak tests/soak
+	FUZZ_SECONDS=120 .ci/fuzz
 
 clean:  ## what builds and tests leave behind; environments in .venv and .ci-envs stay
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

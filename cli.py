@@ -12,9 +12,11 @@ from .commands.demo import demo
 from .commands.doctor import doctor
 from .commands.ls import ls
 from .commands.repair import repair
+from .commands.seal import seal
 from .commands.upload import upload
 from .commands.verify import verify
 from .schemas.errors import VerlTraceError
+from .viewer.text import visible
 
 __all__ = ["app", "main"]
 
@@ -29,7 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (ls, upload, verify, repair, doctor, demo):
+for command in (ls, upload, verify, repair, seal, doctor, demo):
     app.command()(command)
 
 
@@ -51,16 +53,16 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; errors of ours are one line and a hint, never a traceback."""
+    """Run the command line; errors of ours are one line with a hint, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
         # trace text must not crash a terminal with a poorer alphabet
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     try:
         app()
     except VerlTraceError as error:
-        print(f"verl-trace: {error}", file=sys.stderr)  # noqa: T201
-        if error.hint:
-            print(f"  → {error.hint}", file=sys.stderr)  # noqa: T201
+        # names of files and what servers answer are hostile text too
+        hint = f" ({error.hint})" if error.hint else ""
+        print(f"verl-trace: {visible(error)}{visible(hint)}", file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_CANNOT_START)
     except BrokenPipeError:
         # `| head` has seen enough; the interpreter's last flush must not complain about it either

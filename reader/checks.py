@@ -14,7 +14,7 @@ import orjson
 
 from ..schemas.lines import PAYLOAD_KEYS, Line, parse_line
 
-__all__ = ["checked", "salvaged"]
+__all__ = ["checked", "is_time", "salvaged"]
 
 _BEGIN = b'{"kind":"'
 # A line with garbage before it may hold that many beginnings of a record before the right one.
@@ -32,7 +32,7 @@ def checked(line: bytes) -> Line:
         ValueError: it is no record; the text says why.
     """
     if not line.strip(b"\0\n"):
-        raise ValueError("a block of NUL bytes")
+        raise ValueError("a block of NUL bytes" if b"\0" in line else "an empty line")
     try:
         record = parse_line(line)
     except ValueError as error:
@@ -89,7 +89,8 @@ def _is_id_or_null(value: Any) -> bool:
     return value is None or _is_id(value)
 
 
-def _is_time(value: Any) -> bool:
+def is_time(value: Any) -> bool:
+    """Whether a value is a time as records have them."""
     return isinstance(value, str) and _TIME.match(value) is not None
 
 
@@ -122,11 +123,11 @@ _HEAD: dict[str, _Test] = {
 }
 _REQUIRED: dict[str, dict[str, _Test]] = {
     "header": {"schema": _is_count, "writer": _is_text, "segment": _is_count},
-    "start": {**_HEAD, "started_at": _is_time, "attributes": _is_object},
+    "start": {**_HEAD, "started_at": is_time, "attributes": _is_object},
     "end": {
         **_HEAD,
-        "started_at": _is_time,
-        "ended_at": _is_time,
+        "started_at": is_time,
+        "ended_at": is_time,
         "duration": _is_number,
         "text": lambda value: type(value) is bool,
         "status": lambda value: value in ("success", "error"),
@@ -134,7 +135,7 @@ _REQUIRED: dict[str, dict[str, _Test]] = {
         "attributes": _is_object,
     },
     "text": _HEAD,
-    "skip": {**_HEAD, "started_at": _is_time, "reason": _is_text},
-    "lost": {"since": _is_time, "until": _is_time, "counts": _is_object, "records": _is_count},
-    "close": {"closed_at": _is_time, "reason": _is_text, "records": _is_count, "counters": _is_object},
+    "skip": {**_HEAD, "started_at": is_time, "reason": _is_text},
+    "lost": {"since": is_time, "until": is_time, "counts": _is_object, "records": _is_count},
+    "close": {"closed_at": is_time, "reason": _is_text, "records": _is_count, "counters": _is_object},
 }

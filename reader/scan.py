@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..schemas.files import segment_file_name
 from ..schemas.lines import SCHEMA_VERSION, Line
-from .checks import checked, salvaged
+from .checks import checked, is_time, salvaged
 from .segments import Damage, SegmentLines
 
 __all__ = ["DAMAGED", "TORN", "WHOLE", "FileReport", "Found", "Scan", "has_segment"]
@@ -131,9 +131,9 @@ class Scan:
         report = self.report
         for key in ("opened_at", "started_at", "ended_at", "until", "closed_at"):
             time = head.get(key)
-            if isinstance(time, str) and time:
-                report.first_seen = min(report.first_seen or time, time)
-                report.last_seen = max(report.last_seen, time)
+            if is_time(time):
+                report.first_seen = min(report.first_seen or str(time), str(time))
+                report.last_seen = max(report.last_seen, str(time))
 
     def _finish(self) -> None:
         report = self.report
