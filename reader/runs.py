@@ -65,7 +65,7 @@ def find_runs(path: str | Path) -> list[Run]:
     if not path.is_dir():
         raise NotARun(
             f"{path}: {'not a span file' if os.path.lexists(path) else 'no such file or folder'}",
-            hint="give a folder such as runs or runs/exp1; `verl-trace ls` shows what there is",
+            hint="give a folder such as runs or runs/exp1, or a file in it",
         )
     runs: list[Run] = []
     refused: list[OSError] = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..reader import Run, Summary
-from .text import human_bytes, plain_table, visible
+from .text import cell_width, human_bytes, plain_table, visible
 
 __all__ = ["listing", "run_facts"]
 
@@ -58,7 +58,7 @@ def listing(facts: Sequence[dict[str, Any]], *, columns: int | None = None) -> s
 
 def _table(rows: list[tuple[str, ...]], columns: int | None) -> str:
     table = plain_table(_HEAD, rows, right=frozenset(range(3, len(_HEAD))))
-    if columns is None or all(len(line) <= columns for line in table.splitlines()):
+    if columns is None or all(cell_width(line) <= columns for line in table.splitlines()):
         return table
     numbers = plain_table(
         _HEAD[_NAMES:], [row[_NAMES:] for row in rows], right=frozenset(range(1, len(_HEAD) - _NAMES))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-__all__ = ["human_bytes", "plain_table", "visible"]
+__all__ = ["cell_width", "human_bytes", "plain_table", "visible"]
 
 
 def visible(text: object) -> str:
@@ -31,9 +31,17 @@ def human_bytes(size: int) -> str:
 
 def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
     """Columns two spaces apart, those in `right` aligned to the right; no markup, no lines."""
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    widths = [max(cell_width(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = []
     for row in [head, *rows]:
-        cells = [c.rjust(widths[i]) if i in right else c.ljust(widths[i]) for i, c in enumerate(row)]
+        gaps = [" " * (widths[i] - cell_width(cell)) for i, cell in enumerate(row)]
+        cells = [gap + cell if i in right else cell + gap for i, (cell, gap) in enumerate(zip(row, gaps, strict=True))]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def cell_width(text: str) -> int:
+    """How many columns of a terminal `text` takes: two for wide characters, none for combining ones."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)

@@ -111,3 +111,11 @@ def test_many_damages_do_not_flood_the_terminal(tmp_path: Path, writer: type[Any
 
     assert len(text.splitlines()) < 40
     assert "495 more" in text
+
+
+def test_wide_and_combining_characters_keep_the_columns() -> None:
+    """A terminal gives two columns to 漢 and to an emoji, none to an accent of its own."""
+    rows = [("漢字", "1"), ("\U0001f600", "2"), ("e\u0301", "3"), ("abcd", "4")]
+    table = plain_table(("name", "n"), rows).splitlines()
+
+    assert table == ["name  n", "漢字  1", "\U0001f600    2", "e\u0301     3", "abcd  4"]
