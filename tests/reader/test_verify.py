@@ -1,0 +1,150 @@
+"""What `verify` says of runs that nothing happened to but life: writing, killing, thinning, newer versions."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from verl_trace.reader.pairing import Pairing
+from verl_trace.reader.verify import RunReport, verify
+from verl_trace.schemas.errors import NotARun
+
+RECORD = """
+import os, signal, sys
+from verl_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
+
+class Loop:
+    @rollout_trace_op
+    def run(self, n):
+        if n == 150:
+            print("working", flush=True)
+            sys.stdin.readline()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "x" * 1000
+
+RolloutTraceConfig.init("me/proj", "exp1", "jsonl")
+for n in range(int(sys.argv[1])):
+    with rollout_trace_attr(sample_index=n, step=1, rollout_n=0):
+        Loop().run(n)
+"""
+
+
+def verified(runs: Path) -> RunReport:
+    """The one run in a folder of runs."""
+    (report,) = verify(runs)
+    return report
+
+
+def recording(runs: Path, calls: int) -> subprocess.Popen[str]:
+    """A process that records; call number 150 waits for a line and then kills it."""
+    environment = os.environ | {"VERL_TRACE_DIR": str(runs), "VERL_TRACE_SEGMENT_BYTES": "64K"}
+    command = [sys.executable, "-c", RECORD, str(calls)]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_recorded_run_is_whole(tmp_path: Path) -> None:
+    """What the recorder writes over several segments passes every check."""
+    with recording(tmp_path, 140) as process:
+        process.communicate()
+    report = verified(tmp_path)
+
+    assert report.state == "whole", report.as_json()
+    assert len(report.files) > 1
+    assert (report.calls, report.unfinished) == (140, 0)
+
+
+def test_live_run_is_whole_and_a_killed_one_torn(tmp_path: Path) -> None:
+    """While the process is in a call nothing is wrong; after SIGKILL its last file has no end, and that is all."""
+    with recording(tmp_path, 200) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        live = verified(tmp_path)
+        process.communicate("go\n")
+    killed = verified(tmp_path)
+
+    assert live.state == "whole", live.as_json()
+    assert (live.calls, live.unfinished) == (151, 1)
+    assert killed.state == "torn", killed.as_json()
+    assert (killed.calls, killed.unfinished) == (151, 1)
+
+
+def test_line_being_written_is_no_damage(tmp_path: Path, writer: Any) -> None:
+    """Of a live process: half a record, NUL bytes that a network file system may show meanwhile."""
+    for number, begun in enumerate((b"{", b'{"kind":"sta', b'{"kind":"end","bytes":12,"step":3', bytes(100))):
+        spans = writer(tmp_path / str(number), "proj")
+        spans.call("Loop.run")
+        with spans.path.open("ab") as file:
+            file.write(begun)
+
+        assert verified(tmp_path / str(number)).state == "whole"
+        spans.age(1000)
+        assert verified(tmp_path / str(number)).state == ("damaged" if begun == bytes(100) else "torn")
+
+
+def test_one_file_alone_says_nothing_of_its_neighbours(tmp_path: Path, writer: Any) -> None:
+    """The other segments of its writer, and starts that may lie there, are not missed."""
+    spans = writer(tmp_path, "proj")
+    spans.end(spans.start("Loop.run", on_disk=False))
+    spans.close()
+
+    assert [report.state for report in verify(spans.path)] == ["whole"]
+    assert verified(tmp_path).state == "damaged"
+
+
+def test_lost_record_explains_a_call_without_start(tmp_path: Path, writer: Any) -> None:
+    """A full disk took the start: the recorder has said so, the file is as it was written."""
+    spans = writer(tmp_path, "proj")
+    spans.write({"kind": "lost", "since": spans.tick(), "until": spans.tick(), "counts": {"ENOSPC": 1}, "records": 1})
+    spans.end(spans.start("Loop.run", on_disk=False))
+    spans.close()
+    report = verified(tmp_path)
+
+    assert (report.state, report.lost_records) == ("whole", 1)
+    assert sum(map(len, report.without_start.values())) == 1
+
+
+def test_newer_format_is_noted_and_read(tmp_path: Path, writer: Any) -> None:
+    """A header of schema 2 is no damage; the report says what to do."""
+    spans = writer(tmp_path, "proj")
+    spans.call("Loop.run")
+    spans.close()
+    spans.path.write_bytes(spans.path.read_bytes().replace(b'"schema":1', b'"schema":2', 1))
+    report = verified(tmp_path)
+
+    assert report.state == "whole"
+    assert ["upgrade" in note for file in report.files for note in file.notes] == [True]
+
+
+def test_folder_that_cannot_be_read_is_told(tmp_path: Path, writer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that nobody could look at is not called whole for it."""
+    spans = writer(tmp_path, "proj")
+    spans.call("Loop.run")
+    spans.close()
+    (tmp_path / "closed").mkdir()
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("closed") and allowed(path, mode))
+    report = verified(tmp_path)
+
+    assert report.state == "damaged"
+    assert report.unreadable == [str(tmp_path / "closed")]
+
+
+def test_nothing_to_verify(tmp_path: Path) -> None:
+    """A folder without span files is a message, not an empty report."""
+    with pytest.raises(NotARun):
+        verify(tmp_path)
+
+
+def test_pairing_takes_records_in_any_order() -> None:
+    """Ends before starts, texts before ends: nothing is left over; a second record of a kind is refused."""
+    head = {"id": "a", "text": True}
+    for order in (["start", "end", "text"], ["text", "end", "start"], ["end", "start", "text"]):
+        pairing = Pairing()
+
+        assert all(pairing.take(kind, head, "w") for kind in order)
+        assert (pairing.calls, pairing.unfinished(), pairing.without_text(), pairing.without_start()) == (1, 0, 0, {})
+        assert not any(pairing.take(kind, head, "w") for kind in order)
