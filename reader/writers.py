@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import zstandard
+
 from ..schemas.files import segment_file_name
 from .records import is_exit, parse_record, text_of
 from .segments import SegmentLines
@@ -18,6 +20,8 @@ __all__ = ["Segment", "State", "Writer"]
 LIVE_AGE = 300.0
 # A close record is far shorter: one look at the end of a raw file is enough.
 _CLOSE_BYTES = 8192
+# The most that the head of a zstd frame takes.
+_FRAME_HEADER_BYTES = 18
 
 State = Literal["live", "torn", "closed"]
 
@@ -34,13 +38,27 @@ class Segment:
 
     @property
     def path(self) -> Path:
-        """The file to read: the raw one while there is one, since it is what the sealed one is made from."""
-        return self.folder / segment_file_name(self.writer, self.index, sealed=not self.raw)
+        """The file to read. Where both forms are there they hold the same, unless somebody copied a younger raw one."""
+        return self._file(sealed=not self._raw_serves())
 
     def lines(self, limit: int | None = None) -> SegmentLines:
         """The segment's lines, up to `limit` bytes of them, from whichever form is there when they are read."""
-        sealed_path = self.folder / segment_file_name(self.writer, self.index, sealed=True)
-        return SegmentLines(self.path, sealed=not self.raw, sealed_path=sealed_path, limit=limit)
+        sealed = not self._raw_serves()
+        return SegmentLines(self._file(sealed=sealed), sealed=sealed, sealed_path=self._file(sealed=True), limit=limit)
+
+    def _raw_serves(self) -> bool:
+        """Whether the raw file is there, and as long as the sealed one says that it was. It needs no decompression."""
+        if not (self.raw and self.sealed):
+            return self.raw
+        try:
+            with open(self._file(sealed=True), "rb") as file:
+                content = zstandard.frame_content_size(file.read(_FRAME_HEADER_BYTES))
+            return os.stat(self._file(sealed=False)).st_size >= content
+        except (OSError, zstandard.ZstdError):
+            return True
+
+    def _file(self, *, sealed: bool) -> Path:
+        return self.folder / segment_file_name(self.writer, self.index, sealed=sealed)
 
     @property
     def stored_bytes(self) -> int:
@@ -57,7 +75,7 @@ class Segment:
     def _status(self) -> os.stat_result | None:
         for sealed in (False, True):
             try:
-                return os.stat(self.folder / segment_file_name(self.writer, self.index, sealed=sealed))
+                return os.stat(self._file(sealed=sealed))
             except OSError:
                 continue
         return None
@@ -157,9 +175,10 @@ def _closed_at_exit(segment: Segment) -> bool:
 
 def _last_line(segment: Segment) -> bytes:
     """The last whole line, b"" when there is none."""
-    if segment.raw:
+    lines = segment.lines()
+    if not lines.sealed:
         try:
-            with open(segment.path, "rb") as file:
+            with open(lines.path, "rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - _CLOSE_BYTES))
                 tail = file.read()
             return tail[:-1].rpartition(b"\n")[2] if tail.endswith(b"\n") else b""
@@ -167,7 +186,7 @@ def _last_line(segment: Segment) -> bytes:
             # sealed since it was listed
             pass
     last = b""
-    for _, line in segment.lines():
+    for _, line in lines:
         last = line
     return last
 

@@ -161,6 +161,18 @@ def test_raw_and_sealed_form_count_once(spans: Any) -> None:
     assert [d.path for d in reading.damages] == [sealed]
 
 
+def test_a_raw_file_that_was_copied_too_early(spans: Any) -> None:
+    """`rsync` of a live run, repeated after it was sealed, leaves the beginning of a raw file beside the sealed one."""
+    lines = [spans.header(), spans.start(1), spans.end(1), spans.close()]
+    spans.sealed(b"".join(lines))
+    spans.raw(*lines[:2], lines[2][:-7])
+    run = spans.run()
+    trees, reading = spans.read()
+
+    assert [call.status for tree in trees for call in tree.calls] == ["success"]
+    assert (reading.damages, run.state) == ([], "closed")
+
+
 def test_a_file_that_is_sealed_after_it_was_listed(spans: Any) -> None:
     """Between listing, first and second pass: the sealed form is read, and size and state are its."""
     lines = [spans.header(), spans.start(1), spans.end(1), spans.start(2), spans.end(2), spans.close()]
