@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 
@@ -48,7 +48,8 @@ def models(draw: st.DrawFn, spans: Any) -> Model:
     return model
 
 
-@settings(deadline=None, max_examples=75, database=None)
+# a busy machine is no failure
+@settings(deadline=None, max_examples=75, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_trees_equal_the_model(data: st.DataObject, spans_at: Any, shape: Any) -> None:
     """Trees, parents and statuses; cut into segments, some sealed, wherever hypothesis likes."""
