@@ -6,7 +6,7 @@ Invariants
 3. Unless the recorder was chosen (`rollout_trace`), each replaced function calls verl's own.
 4. A verl that does not look as expected is left as it is, with one warning.
 
-`install` says what is watched, `import_hook` how; `rollout_trace` replaces the decorators, `agent_loop` adds what the
+`hooks` says what is watched, `import_hook` how; `rollout_trace` replaces the decorators, `agent_loop` adds what the
 worker of verl does not say, `ray_env` carries settings to the workers, `offline` and `folder` decide, `status` tells
 people.
 """
@@ -17,7 +17,7 @@ from .status import Status, status
 __all__ = ["Status", "status"]
 
 try:
-    from .install import install
+    from .hooks import install
 
     install()
 except Exception as error:  # noqa: BLE001

@@ -60,12 +60,17 @@ def test_uid_is_recorded_where_there_is_one(limit: SimpleNamespace) -> None:
     """The group's name becomes an attribute of the trajectory, as text, and of no other."""
     v0, _, _ = workers(limit)
     trajectory = {"step": 1, "sample_index": 2, "rollout_n": 3, "validate": False}
-    with_uid = asyncio.run(v0._run_agent_loop({}, trajectory, agent_name="a", uid=7))
-    without = asyncio.run(v0._run_agent_loop({}, trajectory, agent_name="a", trace=False))
+
+    async def roll() -> tuple[Any, Any, Any]:
+        with_uid = await v0._run_agent_loop({}, trajectory, agent_name="a", uid=7)
+        left = extra_attributes.get()
+        return with_uid, left, await v0._run_agent_loop({}, trajectory, agent_name="a", trace=False)
+
+    with_uid, left, without = asyncio.run(roll())
 
     assert with_uid == {**trajectory, "trace": True, "kwargs": {"uid": 7}, "extra": {"uid": "7"}}
     assert without == {**trajectory, "trace": False, "kwargs": {}, "extra": None}
-    assert extra_attributes.get() is None
+    assert left is None
 
 
 def test_default_trainer_is_traced(limit: SimpleNamespace) -> None:

@@ -135,7 +135,9 @@ def test_first_init_counts(verl: Any) -> None:
     """A second `init` changes nothing until `reset`, as in verl; after it the other side may have its turn."""
     verl.RolloutTraceConfig.init("p", "e", "jsonl")
     verl.RolloutTraceConfig.init("p", "e", "mlflow")
-    assert verl.RolloutTraceConfig.get_instance().backend == "jsonl"
+    verl.RolloutTraceConfig.init("p", "other", "jsonl")
+    config = verl.RolloutTraceConfig.get_instance()
+    assert (config.backend, config.experiment_name) == ("jsonl", "e")
 
     verl.RolloutTraceConfig.reset()
     verl.RolloutTraceConfig.init("p", "e", "mlflow")

@@ -98,7 +98,7 @@ class CalculatorTool(BaseTool):
 
     @rollout_trace_op
     async def execute(
-        self, instance_id: str, parameters: dict[str, Any], **_: Any
+        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[Any, float, dict[str, int]]:
         note = os.open(self.config["calls_file"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:

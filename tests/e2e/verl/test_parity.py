@@ -155,7 +155,8 @@ def test_same_inputs_and_outputs(pairs: list[tuple[Calls, Calls]]) -> None:
     texts, found = 0, set()
     for live, recorded in pairs:
         for a, b in zip(live, recorded, strict=True):
-            found |= set(differences(*({name: call[name] for name in ("inputs", "output")} for call in (a, b))))
+            one, other = ({name: call[name] for name in ("inputs", "output")} for call in (a, b))
+            found |= set(differences(one, other))
             texts += isinstance(a["output"], dict) and "response_text" in a["output"]
     assert found == {f"repr {field}" for field in REPR_FIELDS}
     assert {type(call["inputs"].get("priority", 0)) for _, recorded in pairs for call in recorded} == {int}

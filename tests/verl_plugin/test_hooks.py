@@ -1,0 +1,64 @@
+"""Installing the hooks: once, early, or with a word about what came too late."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+from verl_trace.verl_plugin import hooks, import_hook, ray_env, rollout_trace
+
+Watched = dict[str, Callable[[ModuleType], None]]
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """What `install` asks to be called for, in a process where nothing was installed yet."""
+    found: Watched = {}
+    monkeypatch.setattr(import_hook, "after_import", found.__setitem__)
+    monkeypatch.setattr(hooks, "_installed", False)
+    for name in ("VERL_TRACE_DISABLED", ray_env.DRIVER_DISABLED):
+        # set first, so that what `install` sets is taken away again
+        monkeypatch.setenv(name, "")
+    return found
+
+
+def test_three_modules_are_watched_once(watched: Watched) -> None:
+    """The second time, as when both the entry point and the variable load the plugin, nothing happens."""
+    hooks.install()
+    assert sorted(watched) == [
+        "verl.experimental.agent_loop.agent_loop",
+        "verl.trainer.constants_ppo",
+        "verl.utils.rollout_trace",
+    ]
+
+    watched.clear()
+    hooks.install()
+    assert watched == {}
+
+
+@pytest.mark.parametrize("variable", ["VERL_TRACE_DISABLED", ray_env.DRIVER_DISABLED])
+def test_disabled_watches_nothing_to_replace(watched: Watched, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """Switched off here or on the driver: only the switch itself is handed on."""
+    monkeypatch.delenv("VERL_TRACE_DISABLED")
+    monkeypatch.setenv(variable, "1")
+    hooks.install()
+
+    assert watched == {"verl.trainer.constants_ppo": ray_env.carry_switch}
+    assert not hooks.installed()
+
+
+def test_late_plugin_claims_its_own_backend_only(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where verl's decorators are in use already, `weave` stays verl's, offline or not, and one line says why."""
+    claimed: list[Any] = []
+    monkeypatch.setattr(rollout_trace, "replace", lambda module, backends: claimed.append(backends))
+    monkeypatch.setitem(sys.modules, "verl.utils.rollout_trace", ModuleType("rollout_trace"))
+    hooks.install()
+    watched["verl.utils.rollout_trace"](ModuleType("rollout_trace"))
+
+    assert claimed == [{"jsonl"}]
+    assert "imported before verl-trace" in capsys.readouterr().err
