@@ -82,6 +82,8 @@ class Scan:
 
     def __iter__(self) -> Iterator[Found]:
         report = self.report
+        # asked before reading: a segment that is opened meanwhile does not make this one a finished one
+        self._is_last = not has_segment(report.path.parent, report.writer, report.index + 1)
         try:
             for offset, line in self._lines:
                 self._digest.update(line)
@@ -137,7 +139,7 @@ class Scan:
 
     def _finish(self) -> None:
         report = self.report
-        is_last = not has_segment(report.path.parent, report.writer, report.index + 1)
+        is_last = self._is_last
         for damage in self._lines.damages:
             if damage.kind != "torn":
                 report.problems.append(damage)
@@ -161,9 +163,13 @@ class Scan:
         if self.report.sealed:
             return True
         wanted = b'{"kind":"'
-        with open(self.report.path, "rb") as file:
-            file.seek(damage.offset)
-            tail = file.read(min(damage.length, 4096))
+        try:
+            with open(self.report.path, "rb") as file:
+                file.seek(damage.offset)
+                tail = file.read(min(damage.length, 4096))
+        except FileNotFoundError:
+            # sealed while it was read
+            return True
         # a file system may show NUL bytes where another node's write is not there yet
         return tail.startswith(wanted) or wanted.startswith(tail) or (self._alive and not tail.strip(b"\0"))
 

@@ -112,13 +112,19 @@ class _Verification:
 
     def _writer(self, writer: Writer) -> None:
         # looked at before the files are read: a line cut off at its end later was being written at that time
-        alive = writer.alive
+        alive = writer.alive and not writer.closed
         following = 0
+        files = []
         for segment in writer.segments:
             file = self._segment(segment, writer.id, alive)
+            files.append(file)
             if not self._alone and segment.index - following != _missing_before(file):
                 self._miss(segment.folder, writer.id, range(following, segment.index))
             following = segment.index + 1
+        if alive:
+            for file in files[-2:]:
+                _look_again(file)
+        _allow_kill_between(files[-2:])
         goes_on = file.close is not None and file.close.get("reason") == "rotated"
         if not self._alone and goes_on and not has_segment(segment.folder, writer.id, following):
             self._miss(segment.folder, writer.id, range(following, following + 1))
@@ -130,11 +136,15 @@ class _Verification:
 
     def _segment(self, segment: Segment, writer: str, alive: bool) -> FileReport:
         forms = [sealed for sealed in (True, False) if _path(segment, writer, sealed).exists()] or [segment.sealed]
-        if len(forms) == 1:
-            return self._read(
-                Scan(_path(segment, writer, forms[0]), writer, segment.index, sealed=forms[0], alive=alive)
-            )
-        return self._twins(segment, writer, alive)
+        if len(forms) == 2:
+            return self._twins(segment, writer, alive)
+        path = _path(segment, writer, forms[0])
+        file = self._read(Scan(path, writer, segment.index, sealed=forms[0], alive=alive))
+        if file.sealed or file.size or path.exists() or not _path(segment, writer, True).exists():
+            return file
+        # sealed between the two looks; nothing was read of it yet
+        self.report.files.remove(file)
+        return self._read(Scan(_path(segment, writer, True), writer, segment.index, sealed=True))
 
     def _twins(self, segment: Segment, writer: str, alive: bool) -> FileReport:
         """Both forms: a crash between publishing the sealed one and removing the raw one. They hold the same."""
@@ -180,8 +190,38 @@ class _Verification:
             self.report.duplicates.append(damage)
 
 
+# A close record is far shorter.
+_CLOSE_BYTES = 8192
 # Missing segments that are named one by one; a file with a wild index must not fill the report.
 _NAMED = 100
+
+
+def _look_again(file: FileReport) -> None:
+    """A live writer opens the next segment before it closes this one: what had no end then may have one now."""
+    if file.close is None and not file.sealed and _has_end(file.path):
+        file.problems = [problem for problem in file.problems if problem.offset < file.end]
+
+
+def _has_end(raw: Path) -> bool:
+    """Whether the file has a close record by now; one that is gone was finished and sealed."""
+    try:
+        with open(raw, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _CLOSE_BYTES))
+            tail = file.read()
+    except FileNotFoundError:
+        return True
+    return tail.endswith(b"\n") and tail[:-1].rpartition(b"\n")[2].startswith(b'{"kind":"close"')
+
+
+def _allow_kill_between(last_two: list[FileReport]) -> None:
+    """A kill after the next segment was opened and before this one got its close record costs that record only."""
+    if len(last_two) < 2 or last_two[1].close is not None or last_two[1].index != last_two[0].index + 1:
+        return
+    before = last_two[0]
+    if [problem.kind for problem in before.problems] == ["end"]:
+        place = before.problems.pop()
+        before.add(place.offset, 0, "torn", "ends without a close record: its process was killed as it went on")
 
 
 def damage_json(damage: Damage) -> dict[str, Any]:

@@ -473,7 +473,9 @@ def test_records_behind_the_close_record_are_damage_and_kept(tmp_path: Path, hea
         data = sealed(whole, tail) if seal else whole + tail
         folder = store(tmp_path / f"run{number}", healthy, last=data, seal=seal)
 
-        assert verified(folder).state == "damaged"
+        problems = [problem for file in verified(folder).files for problem in file.problems]
+        behind = [problem.offset for problem in problems if "after the close record" in problem.reason]
+        assert behind == [len(whole) + sum(map(len, added[:count])) for count in range(len(added))]
         check_copy(folder, tmp_path / f"copy{number}", records(healthy.first) + records(healthy.last) + added)
 
 
@@ -607,6 +609,7 @@ def test_renamed_file_is_damage(tmp_path: Path, healthy: Run) -> None:
     report = verified(folder)
 
     assert report.state == "damaged"
+    assert [problem.kind for file in report.files if file.path == stray for problem in file.problems] == ["header"]
     assert len(report.duplicates) == len([line for line in records(healthy.first) if b'"mark"' not in line])
     check_copy(folder, tmp_path / "copy")
 
@@ -621,6 +624,30 @@ def test_removed_line_is_noticed(tmp_path: Path, healthy: Run) -> None:
         assert report.state == "damaged"
         assert [len(ids) for ids in report.without_start.values()] == [1]
         check_copy(folder, tmp_path / f"copy{number}")
+
+
+def test_removed_record_that_nothing_else_misses_is_counted(tmp_path: Path, healthy: Run) -> None:
+    """A skip record belongs to no call: the close record counts it."""
+    lines = [line for line in healthy.last if not line.startswith(b'{"kind":"skip"')]
+    folder = store(tmp_path / "run", healthy, last=b"".join(lines))
+    report = verified(folder)
+
+    assert [problem.kind for file in report.files for problem in file.problems] == ["close"]
+    assert report.files[1].lost == 1
+    check_copy(folder, tmp_path / "copy", records(healthy.first) + records(lines))
+
+
+@pytest.mark.parametrize("key", [b'"bytes":', b'"started_at":', b'"trace_id":', b'"inputs":'])
+def test_record_without_what_it_must_have_is_damage(tmp_path: Path, healthy: Run, key: bytes) -> None:
+    """A required key with another name, a length that is not the payload's: the record is left out, and said to be."""
+    start = next(line for line in healthy.first if line.startswith(b'{"kind":"start"'))
+    wrong = start.replace(b'"bytes":', b'"bytes":1') if key == b'"bytes":' else start.replace(key, b'"x' + key[1:])
+    folder = store(tmp_path / "run", healthy, first=b"".join(healthy.first).replace(start, wrong))
+    report = verified(folder)
+
+    assert ("line", len(wrong)) in [(p.kind, p.length) for file in report.files for p in file.problems]
+    kept = [line for line in records(healthy.first) if line != start]
+    check_copy(folder, tmp_path / "copy", kept + records(healthy.last), same_trees=False)
 
 
 def test_line_there_twice_is_reported_and_copied_once(tmp_path: Path, healthy: Run) -> None:

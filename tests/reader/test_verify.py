@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
+from verl_trace.reader import verify as verify_module
 from verl_trace.reader.pairing import Pairing
+from verl_trace.reader.scan import FileReport
 from verl_trace.reader.verify import RunReport, verify
 from verl_trace.schemas.errors import NotARun
 
@@ -52,7 +55,7 @@ def test_recorded_run_is_whole(tmp_path: Path) -> None:
         process.communicate()
     report = verified(tmp_path)
 
-    assert report.state == "whole", report.as_json()
+    assert report.state == "whole"
     assert len(report.files) > 1
     assert (report.calls, report.unfinished) == (140, 0)
 
@@ -83,6 +86,74 @@ def test_line_being_written_is_no_damage(tmp_path: Path, writer: Any) -> None:
         assert verified(tmp_path / str(number)).state == "whole"
         spans.age(1000)
         assert verified(tmp_path / str(number)).state == ("damaged" if begun == bytes(100) else "torn")
+
+
+def test_kill_between_two_segments_is_torn(tmp_path: Path, writer: Any) -> None:
+    """The next segment is opened before the last line of the one before: a kill in between is a kill."""
+    spans = writer(tmp_path, "proj")
+    spans.call("Loop.run")
+    first = spans.path
+    following = first.with_name(first.name.replace(".00000.", ".00001."))
+    header = first.read_bytes().splitlines(keepends=True)[0].replace(b'"segment":0', b'"segment":1')
+    for begun in (header, header[:30], b""):
+        following.write_bytes(begun)
+        for path in (first, following):
+            os.utime(path, (1_000_000_000, 1_000_000_000))
+        assert verified(tmp_path).state == "torn"
+    with first.open("r+b") as file:
+        file.truncate(first.stat().st_size - 10)
+    assert verified(tmp_path).state == "damaged"
+
+
+def test_segment_closed_after_it_was_read_is_whole(
+    tmp_path: Path, writer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live writer is just going on to its next segment: a second look sees the close record."""
+    spans = writer(tmp_path, "proj")
+    spans.call("Loop.run")
+    first = spans.path
+    following = first.with_name(first.name.replace(".00000.", ".00001."))
+    following.write_bytes(first.read_bytes().splitlines(keepends=True)[0].replace(b'"segment":0', b'"segment":1'))
+    looked: list[str] = []
+    look_again = verify_module._look_again
+
+    def closed_meanwhile(file: FileReport) -> None:
+        looked.append(file.state)
+        if len(looked) == 1:
+            spans.close()
+        look_again(file)
+
+    monkeypatch.setattr(verify_module, "_look_again", closed_meanwhile)
+
+    assert verified(tmp_path).state == "whole"
+    assert looked[0] == "damaged"
+
+
+def test_segment_sealed_while_it_is_looked_for_is_read(
+    tmp_path: Path, writer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live writer publishes the sealed file and removes the raw one between our two looks."""
+    spans = writer(tmp_path, "proj")
+    spans.call("Loop.run")
+    spans.close()
+    exists = Path.exists
+
+    def seal_after_look(path: Path) -> bool:
+        there = exists(path)
+        if there and path == spans.path:
+            monkeypatch.undo()
+            content = spans.path.read_bytes()
+            sealed = zstandard.ZstdCompressor(write_checksum=True).compress(content)
+            spans.path.with_name(spans.path.name + ".zst").write_bytes(sealed)
+            spans.path.unlink()
+        return there
+
+    monkeypatch.setattr(Path, "exists", seal_after_look)
+    report = verified(tmp_path)
+
+    assert not exists(spans.path)
+    assert (report.state, report.calls) == ("whole", 1)
+    assert [file.sealed for file in report.files] == [True]
 
 
 def test_one_file_alone_says_nothing_of_its_neighbours(tmp_path: Path, writer: Any) -> None:
