@@ -24,8 +24,8 @@ from verl_trace.schemas.lines import parse_line
 ABOUT = {"project_name": "me/proj", "experiment_name": "exp1", "backend": "jsonl", "token2text": False}
 # Every way in which the recorder asks the system to change something, or to say how full the disk is.
 CALLS = (
-    "open", "read", "write", "lseek", "ftruncate", "fsync", "rename", "unlink", "close", "dup", "stat", "fstat", "statvfs",
-    "makedirs", "utime",
+    "open", "read", "write", "lseek", "ftruncate", "fsync", "rename", "unlink", "close", "dup", "stat", "fstat",
+    "statvfs", "makedirs", "utime",
 )  # fmt: skip
 
 
@@ -55,10 +55,8 @@ class Found:
 
     def _segment(self, segment: Any) -> None:
         lines = segment.lines()
-        count = 0
-        for _, raw in lines:
+        for count, (_, raw) in enumerate(lines, 1):
             record = parse_line(raw)
-            count += 1
             if record.kind in ("start", "end"):
                 self.calls[record.kind, record.head["id"]] += 1
             elif record.kind == "lost":

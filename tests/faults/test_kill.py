@@ -1,7 +1,7 @@
 """Real processes, really killed, at random moments of recording, rotating, sealing and tidying up after the last one.
 
-    VERL_TRACE_SEED=123 pytest tests/faults/test_kill.py    repeats a run
-    make soak                                               300 kills; SOAK_KILLS=2000 for more
+VERL_TRACE_SEED=123 pytest tests/faults/test_kill.py    repeats a run
+make soak                                               300 kills; SOAK_KILLS=2000 for more
 """
 
 from __future__ import annotations

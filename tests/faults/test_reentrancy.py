@@ -80,9 +80,10 @@ def test_a_handler_that_raises_goes_through_and_leaves_whole_lines(
     assert writer.open()
     before = calls.both(writer)
     torn = calls.new()
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+    with monkeypatch.context() as patch:
         interrupt(patch, leave, parts=parts)
-        writer.append(calls.line("start", torn))
+        with pytest.raises(SystemExit):
+            writer.append(calls.line("start", torn))
     after = calls.both(writer)
     writer.close()
     seen = found(tmp_path)
