@@ -82,8 +82,9 @@ class Scan:
 
     def __iter__(self) -> Iterator[Found]:
         report = self.report
-        # asked before reading: a segment that is opened meanwhile does not make this one a finished one
-        self._is_last = not has_segment(report.path.parent, report.writer, report.index + 1)
+        # asked before reading, since a live writer goes on; it opens the next segment before it closes this one
+        following = report.index + (2 if self._alive else 1)
+        self._is_last = not has_segment(report.path.parent, report.writer, following)
         try:
             for offset, line in self._lines:
                 self._digest.update(line)

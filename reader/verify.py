@@ -115,21 +115,18 @@ class _Verification:
         alive = writer.alive and not writer.closed
         following = 0
         files = []
-        for segment in writer.segments:
+        for segment in writer.segments if self._alone else _with_unlisted(writer):
             file = self._segment(segment, writer.id, alive)
             files.append(file)
             if not self._alone and segment.index - following != _missing_before(file):
-                self._miss(segment.folder, writer.id, range(following, segment.index))
+                self._miss(writer.id, range(following, segment.index))
             following = segment.index + 1
-        if alive:
-            for file in files[-2:]:
-                _look_again(file)
         _allow_kill_between(files[-2:])
         goes_on = file.close is not None and file.close.get("reason") == "rotated"
         if not self._alone and goes_on and not has_segment(segment.folder, writer.id, following):
-            self._miss(segment.folder, writer.id, range(following, following + 1))
+            self._miss(writer.id, range(following, following + 1))
 
-    def _miss(self, folder: Path, writer: str, indexes: range) -> None:
+    def _miss(self, writer: str, indexes: range) -> None:
         self.report.missing += [segment_file_name(writer, index) for index in indexes[:_NAMED]]
         if len(indexes) > _NAMED:
             self.report.missing.append(f"… and {len(indexes) - _NAMED} more of {writer}")
@@ -190,28 +187,20 @@ class _Verification:
             self.report.duplicates.append(damage)
 
 
-# A close record is far shorter.
-_CLOSE_BYTES = 8192
+# 64 MiB each: 6 TiB of one process. A file with a wild index must not make us look for ever.
+_LOOKED_FOR = 100_000
 # Missing segments that are named one by one; a file with a wild index must not fill the report.
 _NAMED = 100
 
 
-def _look_again(file: FileReport) -> None:
-    """A live writer opens the next segment before it closes this one: what had no end then may have one now."""
-    if file.close is None and not file.sealed and _has_end(file.path):
-        file.problems = [problem for problem in file.problems if problem.offset < file.end]
-
-
-def _has_end(raw: Path) -> bool:
-    """Whether the file has a close record by now; one that is gone was finished and sealed."""
-    try:
-        with open(raw, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _CLOSE_BYTES))
-            tail = file.read()
-    except FileNotFoundError:
-        return True
-    return tail.endswith(b"\n") and tail[:-1].rpartition(b"\n")[2].startswith(b'{"kind":"close"')
+def _with_unlisted(writer: Writer) -> list[Segment]:
+    """The writer's segments, and those that a listing of a busy folder passed over while they were renamed."""
+    segments = list(writer.segments)
+    folder, listed = segments[0].folder, {segment.index for segment in segments}
+    for index in [index for index in range(min(max(listed), _LOOKED_FOR)) if index not in listed]:
+        if has_segment(folder, writer.id, index):
+            segments.append(Segment(folder, writer.id, index, sealed=True))
+    return sorted(segments, key=lambda segment: segment.index)
 
 
 def _allow_kill_between(last_two: list[FileReport]) -> None:

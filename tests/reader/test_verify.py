@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import zstandard
-from verl_trace.reader import verify as verify_module
+from verl_trace.reader import find_runs
 from verl_trace.reader.pairing import Pairing
-from verl_trace.reader.scan import FileReport
 from verl_trace.reader.verify import RunReport, verify
 from verl_trace.schemas.errors import NotARun
 
@@ -89,7 +88,7 @@ def test_line_being_written_is_no_damage(tmp_path: Path, writer: Any) -> None:
 
 
 def test_kill_between_two_segments_is_torn(tmp_path: Path, writer: Any) -> None:
-    """The next segment is opened before the last line of the one before: a kill in between is a kill."""
+    """The next segment is opened before the last line of the one before: whole while it lives, then a kill."""
     spans = writer(tmp_path, "proj")
     spans.call("Loop.run")
     first = spans.path
@@ -97,36 +96,14 @@ def test_kill_between_two_segments_is_torn(tmp_path: Path, writer: Any) -> None:
     header = first.read_bytes().splitlines(keepends=True)[0].replace(b'"segment":0', b'"segment":1')
     for begun in (header, header[:30], b""):
         following.write_bytes(begun)
+        assert verified(tmp_path).state == "whole"
         for path in (first, following):
             os.utime(path, (1_000_000_000, 1_000_000_000))
         assert verified(tmp_path).state == "torn"
     with first.open("r+b") as file:
         file.truncate(first.stat().st_size - 10)
+    os.utime(first, (1_000_000_000, 1_000_000_000))
     assert verified(tmp_path).state == "damaged"
-
-
-def test_segment_closed_after_it_was_read_is_whole(
-    tmp_path: Path, writer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A live writer is just going on to its next segment: a second look sees the close record."""
-    spans = writer(tmp_path, "proj")
-    spans.call("Loop.run")
-    first = spans.path
-    following = first.with_name(first.name.replace(".00000.", ".00001."))
-    following.write_bytes(first.read_bytes().splitlines(keepends=True)[0].replace(b'"segment":0', b'"segment":1'))
-    looked: list[str] = []
-    look_again = verify_module._look_again
-
-    def closed_meanwhile(file: FileReport) -> None:
-        looked.append(file.state)
-        if len(looked) == 1:
-            spans.close()
-        look_again(file)
-
-    monkeypatch.setattr(verify_module, "_look_again", closed_meanwhile)
-
-    assert verified(tmp_path).state == "whole"
-    assert looked[0] == "damaged"
 
 
 def test_segment_sealed_while_it_is_looked_for_is_read(
@@ -154,6 +131,24 @@ def test_segment_sealed_while_it_is_looked_for_is_read(
     assert not exists(spans.path)
     assert (report.state, report.calls) == ("whole", 1)
     assert [file.sealed for file in report.files] == [True]
+
+
+def test_segment_that_a_listing_missed_is_read(tmp_path: Path, writer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder listing may pass over a file that is renamed meanwhile: it is looked for before it is called missing."""
+    spans = writer(tmp_path, "proj")
+    spans.call("Loop.run")
+    spans.close()
+    (run,) = find_runs(tmp_path)
+    content = spans.path.read_bytes()
+    first, last = content.replace(b'"reason":"exit"', b'"reason":"rotated"'), content.splitlines(keepends=True)
+    last = [last[0].replace(b'"segment":0', b'"segment":1'), last[-1].replace(b'"records":2', b'"records":0')]
+    spans.path.write_bytes(first)
+    spans.path.with_name(spans.path.name.replace(".00000.", ".00001.")).write_bytes(b"".join(last))
+    run.writers[0].segments[0].index = 1
+    monkeypatch.setattr("verl_trace.reader.verify.find_runs", lambda path: [run])
+    report = verified(tmp_path)
+
+    assert (report.state, report.missing, report.calls) == ("whole", [], 1)
 
 
 def test_one_file_alone_says_nothing_of_its_neighbours(tmp_path: Path, writer: Any) -> None:
