@@ -69,7 +69,7 @@ class Span:
             has_text = text_job is not None
             self._end(duration, b',"text":true' if has_text else b',"text":false', b"success", b"null", payload)
             if text_job is not None and not session.background.submit(lambda: self._text(text_job)):
-                session.counters.dropped["text queue full"] += 1
+                self._text_lost("too many wait to be decoded")
         except Exception as error:  # noqa: BLE001
             _internal("finishing", self.op, error, self.session)
         finally:
@@ -110,12 +110,17 @@ class Span:
 
     def _text(self, job: Callable[[], dict[str, str]]) -> None:
         try:
-            payload = encode(job())
+            self._write_text(encode(job()))
         except Exception as error:  # noqa: BLE001
-            # the record still follows, empty: readers were told to wait for it
-            payload = b"{}"
-            self.session.counters.dropped["text not decoded"] += 1
-            warn_once("text", f"decoding ids of {self.op.name}: {type(error).__name__}: {error}; the ids are recorded")
+            self._text_lost(f"{type(error).__name__}: {error}")
+
+    def _text_lost(self, why: str) -> None:
+        self.session.counters.drop("text not decoded")
+        warn_once("text", f"decoding ids of {self.op.name}: {why}; the ids are recorded")
+        # readers were told to wait for a text
+        self._write_text(b"{}")
+
+    def _write_text(self, payload: bytes) -> None:
         head = b'{"kind":"text","bytes":%d,' % len(payload) + self.trace.head
         core = self.core[: self.core.index(b',"started_at":')]
         self.session.append(head + core + b',"output":' + payload + b"}\n")
@@ -244,7 +249,7 @@ def _exception_form(error: BaseException) -> dict[str, Any]:
 
 
 def _internal(what: str, op: Op, error: Exception, session: Session) -> None:
-    session.counters.dropped[f"internal error {what}"] += 1
+    session.counters.drop(f"internal error {what}")
     warn_once(
         f"internal-{what}-{op.name}-{type(error).__name__}",
         f"{what} the record of {op.name} failed: {type(error).__name__}: {error}; the call itself is unaffected",
