@@ -36,6 +36,8 @@ STALL_SECONDS = 1.0
 # forgiven, so that a disk that is slow now and then is not called stalled.
 SLOW_SECONDS = 0.05
 FORGIVEN_A_SECOND = 0.2
+# Bytes a second; a line of 200 MB takes its time on a disk that is well, too.
+HEALTHY_RATE = 20e6
 # What may wait in memory while the disk is stalled.
 QUEUE_BYTES = 32 << 20
 
@@ -121,7 +123,7 @@ class Appender:
         segment.size += len(line)
         self._total += len(line)
         if monotonic() - begun > SLOW_SECONDS:
-            self._was_slow(begun)
+            self._was_slow(begun, len(line))
         if segment.size >= self._full_at:
             self._full_at = sys.maxsize
             self.on_full()
@@ -241,10 +243,11 @@ class Appender:
 
     # -- a stalled disk ----------------------------------------------------------------------------------------------
 
-    def _was_slow(self, begun: float) -> None:
+    def _was_slow(self, begun: float, size: int) -> None:
         now = monotonic()
         forgiven = (begun - self._slow_at) * FORGIVEN_A_SECOND
-        self._slow_sum = max(0.0, self._slow_sum - forgiven) + now - begun
+        took = max(0.0, now - begun - size / HEALTHY_RATE)
+        self._slow_sum = max(0.0, self._slow_sum - forgiven) + took
         self._slow_at = now
         if self._slow_sum > STALL_SECONDS:
             self._slow_sum = 0.0
