@@ -27,7 +27,9 @@ print(json.dumps({
     "connected": sorted(set(connected)),
     "tracer": type(opentelemetry.trace.get_tracer_provider()).__module__.startswith("opentelemetry.sdk"),
     "client": weave_client_context.get_weave_client() is not None,
-    "finders": [type(f).__name__ for f in sys.meta_path if f not in finders and "weave.integrations" in type(f).__module__],
+    "finders": [
+        type(f).__name__ for f in sys.meta_path if f not in finders and "weave.integrations" in type(f).__module__
+    ],
     "sentry": not global_trace_sentry._disabled,
     "wandb": "wandb" in sys.modules,
 }))
