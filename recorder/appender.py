@@ -63,7 +63,7 @@ class Appender:
         self._hindered = True
         self._full_at = segment_bytes
         self._total = 0
-        self._tearing = False
+        self._writing = False
         self._deferred: deque[bytes] = deque()
         self._reason = ""
         self._blocked_until = 0.0
@@ -87,7 +87,7 @@ class Appender:
                 # another thread is inside a slow write
                 return self._put_aside(line)
             try:
-                if not self._hindered:
+                if not (self._hindered or self._writing):
                     return self._write(line)
             finally:
                 lock.release()
@@ -97,14 +97,15 @@ class Appender:
         """Write to the open segment; the lock is held. Counted before: an exception of a signal handler may follow."""
         segment: Segment = self._segment  # type: ignore[assignment]
         begun = monotonic()
-        done = -1
+        size = len(line)
+        self._writing = True
         segment.records += lines
         if calls != lines:
             segment.notes += lines - calls
         self.counters.written += calls
         try:
             done = os.write(segment.fd, line)
-            if done != len(line):
+            if done != size:
                 self._write_rest(segment, line, done)
         except OSError as error:
             segment.records -= lines
@@ -113,17 +114,22 @@ class Appender:
             self._refused(error, calls)
             return False
         except BaseException:
-            # a signal handler raises: the line is in the file, unless it came in parts and was taken back
-            if 0 <= done != len(line):
+            # a signal handler raised
+            if not self._is_written(segment, size):
                 segment.records -= lines
                 segment.notes -= lines - calls
                 self.counters.written -= calls
                 self._lose("interrupted", calls)
             raise
-        segment.size += len(line)
-        self._total += len(line)
+        finally:
+            self._writing = False
+            if self._deferred:
+                self._write_deferred()
+        # no call before this line: an exception of a signal handler must find the size right
+        segment.size += size
+        self._total += size
         if monotonic() - begun > SLOW_SECONDS:
-            self._was_slow(begun, len(line))
+            self._was_slow(begun, size)
         if segment.size >= self._full_at:
             self._full_at = sys.maxsize
             self.on_full()
@@ -131,35 +137,44 @@ class Appender:
 
     def _write_rest(self, segment: Segment, line: bytes, done: int) -> None:
         """The rest of a line that the disk took in part."""
-        self._tearing = self._hindered = True
         try:
             with whole_or_nothing(segment.fd, done):
                 write_rest(segment.fd, line, done)
         except Broken:
-            # the half line stays and is seen as a torn tail: nothing may follow it in this file
-            self._left.append((segment, True))
-            if self._segment is segment:
-                self._segment = None
+            self._leave_broken(segment)
             raise
-        finally:
-            self._tearing = False
-            self._settle()
-            self._write_deferred()
+
+    def _is_written(self, segment: Segment, size: int) -> bool:
+        """Whether the line that an exception interrupted is in the file; a part of it is taken out again."""
+        start = segment.begin + segment.size
+        try:
+            end = os.lseek(segment.fd, 0, os.SEEK_END)
+            if end == start + size:
+                segment.size += size
+                return True
+            if end != start:
+                os.ftruncate(segment.fd, start)
+        except OSError:
+            self._leave_broken(segment)
+        return False
+
+    def _leave_broken(self, segment: Segment) -> None:
+        """Half a line stays and is seen as a torn tail: nothing may follow it in this file."""
+        self._left.append((segment, True))
+        self._segment = None
+        self._settle()
 
     def _write_deferred(self) -> None:
+        """The calls that a signal handler or a finaliser made inside of the write that is now over."""
         while self._deferred:
-            line = self._deferred.popleft()
-            if self._segment is None:
-                self.counters.drop(self._reason or "EIO")
-            else:
-                self._write(line)
+            self._write_or_lose(self._deferred.popleft())
 
     # -- beside the hot path: trouble --------------------------------------------------------------------------------
 
     def _append_hindered(self, line: bytes) -> bool:
         if self._backlog is not None and (taken := self._enqueue(line)) is not None:
             return taken
-        if self._segment is None and not self._tearing:
+        if self._segment is None and not self._writing:
             reason = self._ensure_open()
             if reason == OPENING:
                 return self._put_aside(line)
@@ -169,7 +184,8 @@ class Appender:
         if not lock.acquire(True, STALL_SECONDS):
             return self._put_aside(line)
         try:
-            if self._tearing:
+            if self._writing:
+                # inside of our own thread's write: never into the middle of its line
                 self._deferred.append(line)
                 return True
             return self._write_or_lose(line)
@@ -204,8 +220,7 @@ class Appender:
         """Find out whether appends go the plain way."""
         with self._state:
             self._hindered = bool(
-                self._tearing
-                or self._segment is None
+                self._segment is None
                 or self._paused
                 or monotonic() < self._blocked_until
                 or self._backlog is not None

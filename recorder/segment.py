@@ -31,7 +31,7 @@ class Broken(OSError):
 class Segment:
     """An open segment. `fd` is -1 once it is closed: whoever still holds the object cannot hit a reused number."""
 
-    __slots__ = ("fd", "inode", "is_durable", "notes", "opened", "path", "records", "size")
+    __slots__ = ("begin", "fd", "inode", "is_durable", "notes", "opened", "path", "records", "size")
 
     def __init__(self, fd: int, path: Path) -> None:
         status = os.fstat(fd)
@@ -41,7 +41,8 @@ class Segment:
         self.opened = time.monotonic()
         self.records = 0  # lines between header and close
         self.notes = 0  # those of them that are no call's
-        self.size = 0  # bytes of records
+        self.begin = status.st_size  # bytes of the header
+        self.size = 0  # bytes behind it
         self.is_durable = False  # its name survives power loss
 
     def is_removed(self) -> bool:

@@ -96,8 +96,8 @@ class SegmentWriter(Appender):
 
     def _swap(self, segment: Segment | None) -> Segment | None:
         with self._lock:
-            if self._tearing:
-                # we interrupted our own thread inside of a line: its segment has to stay
+            if self._writing:
+                # we interrupted our own thread inside of a write: its segment has to stay
                 return segment
             old, self._segment = self._segment, segment
             if segment is not None:
@@ -237,7 +237,7 @@ class SegmentWriter(Appender):
 
     def _write_note(self, record: bytes) -> bool:
         """Write a record that is no call's, where that is possible just now; the lock is held."""
-        if self._tearing or self._reason_to_lose():
+        if self._writing or self._reason_to_lose():
             return False
         return self._write(record, calls=0)
 

@@ -6,7 +6,7 @@ import itertools
 import os
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -214,11 +214,10 @@ def faults() -> type[Faults]:
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that refused is tried again by the next append."""
     monkeypatch.setattr(appender, "RETRY_AFTER", 0.0)
     monkeypatch.setattr(writer_module, "RETRY_AFTER", 0.0)
-    return
 
 
 @pytest.fixture

@@ -50,7 +50,8 @@ if pid == 0:
     for n in range(3000): Tool().execute("x" * 100)
     folder = session.current().folder
     deadline = time.monotonic() + 60
-    while not any(f"-{os.getpid()}-" in p.name for p in folder.glob("*.zst")) and time.monotonic() < deadline:
+    while not any(f"-{os.getpid()}-" in p.name for p in folder.glob("*.zst")):
+        if time.monotonic() > deadline: os._exit(5)
         time.sleep(0.01)
     os._exit(0)
 assert os.waitpid(pid, 0)[1] == 0

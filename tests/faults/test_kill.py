@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -33,7 +34,7 @@ class Killer:
         self.root = root
         self.reports: list[tuple[str, str]] = []
         environment = os.environ | SETTINGS | {"VERL_TRACE_DIR": str(root / "runs")}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         self.nursery = subprocess.Popen([sys.executable, str(WORKER)], env=environment, text=True, **pipes)
 
     def round(self, number: int) -> None:

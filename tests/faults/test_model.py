@@ -145,4 +145,5 @@ def test_any_order_of_events(new_writer: Any, new_calls: Any, found: Any, monkey
     options = settings(
         max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), database=None
     )
-    run_state_machine_as_test(lambda: Recording((new_writer, new_calls, found)), settings=options)  # type: ignore[no-untyped-call]
+    machine: Any = lambda: Recording((new_writer, new_calls, found))  # noqa: E731
+    run_state_machine_as_test(machine, settings=options)

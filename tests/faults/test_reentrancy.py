@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, action: Any, *, parts: bool, at: int = 0) -> None:
-    """Let `action` run inside of write number `at`: after it, or between its two halves."""
+def interrupt(monkeypatch: pytest.MonkeyPatch, action: Any, *, parts: bool) -> None:
+    """Let `action` run right after the first write, or between its two halves."""
     real, count = os.write, 0
 
     def write(fd: int, data: Any) -> int:
         nonlocal count
-        number, count = count, count + 1
-        written = real(fd, bytes(data)[: len(data) // 2] if parts and number == at else data)
-        if number == at + parts:
-            action()
+        count += 1
+        if count > 1:
+            return real(fd, data)
+        written = real(fd, bytes(data)[: len(data) // 2] if parts else data)
+        action()
         return written
 
     monkeypatch.setattr(os, "write", write)
