@@ -29,6 +29,11 @@ def package_folders(root: Path) -> set[str]:
     }
 
 
+def is_ours(file: Path) -> bool:
+    """Whether `file` is a module of the package; an environment may lie in a hidden folder of the checkout."""
+    return file.is_relative_to(PACKAGE) and not any(part.startswith(".") for part in file.relative_to(PACKAGE).parts)
+
+
 def test_modules_are_loaded_once() -> None:
     """No source file is loaded under two names, so there is one recorder and one state in a process."""
     for module in pkgutil.walk_packages(verl_trace.__path__, "verl_trace."):
@@ -38,7 +43,7 @@ def test_modules_are_loaded_once() -> None:
     files = Counter(os.path.realpath(file) for file in loaded if isinstance(file, str))
 
     # pytest itself loads the root's __init__.py of a checkout once more, as the tests' package; it only re-exports
-    ours = [file for file in files if Path(file).is_relative_to(PACKAGE) and Path(file) != PACKAGE / "__init__.py"]
+    ours = [file for file in files if is_ours(Path(file)) and Path(file) != PACKAGE / "__init__.py"]
     assert len(ours) > 10
     assert [file for file in ours if files[file] > 1] == []
 
