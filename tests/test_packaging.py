@@ -132,7 +132,7 @@ def test_what_is_installed_records_and_lists(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("VERL_TRACE_")}
     recording = [sys.executable, "-c", PROGRAM]
     subprocess.run(recording, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=True)
-    listing = [Path(sys.executable).with_name("verl-trace"), "ls", "--json"]
+    listing = [str(Path(sys.executable).with_name("verl-trace")), "ls", "--json"]
     done = subprocess.run(
         listing, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
