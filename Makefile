@@ -16,8 +16,8 @@ ci:  ## all of it, as CI does
 bench:  ## what recording costs, in µs per call
 	for program in benchmarks/bench_*.py; do .venv/bin/python $$program || exit 1; done
 
-soak:  ## workers killed at random moments; SOAK_ROUNDS=2000 for longer
-	.venv/bin/pytest -q -m soak tests/soak
+soak:  ## 300 kills and ten million calls, some minutes; SOAK_KILLS=2000 for more
+	.venv/bin/pytest -q -s -m soak tests
 	FUZZ_SECONDS=120 .ci/fuzz
 
 clean:  ## what builds and tests leave behind; environments in .venv and .ci-envs stay

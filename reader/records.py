@@ -51,7 +51,7 @@ def trace_id_of(line: bytes) -> str:
             end = line.find(b'"', begin, begin + 100)
             if begin >= len(_TRACE_ID) and end > begin and _ends_as_told(line, kind):
                 return line[begin:end].decode("utf-8", "replace")
-        elif kind in ("skip", "lost", "header", "close"):
+        elif kind in ("skip", "lost", "stall", "header", "close"):
             return ""
     record = parse_record(line) or _behind_garbage(line)[0]
     if record is None or record.kind not in CALL_KINDS:

@@ -109,7 +109,7 @@ class _Builder:
         elif kind == "lost":
             count = line.head.get("records")
             self._reading.lost_records += count if isinstance(count, int) else 0
-        elif kind not in ("header", "close"):
+        elif kind not in ("header", "close", "stall"):
             self._unknown(kind)
         return None
 

@@ -13,17 +13,20 @@ _EMPTY = inspect.Parameter.empty
 
 
 class ArgumentBinder:
-    """Binds the arguments of one function. `skip_first` leaves out the instance (or class) of a method."""
+    """Binds the arguments of one function. `skip` of 1 leaves out the first of them: the instance (or class) of a method.
 
-    __slots__ = ("_args_name", "_keyword_only", "_kwargs_name", "_positional", "_required", "_skip")
+    A callable without a signature (some that are written in C) has its arguments recorded as `args` and `kwargs`.
+    """
 
-    def __init__(self, func: Callable[..., Any], skip_first: bool) -> None:
-        self._skip = 1 if skip_first else 0
+    __slots__ = ("_args_name", "_is_plain", "_keyword_only", "_kwargs_name", "_names", "_positional", "_positional_only")
+
+    def __init__(self, func: Callable[..., Any]) -> None:
         self._positional: list[tuple[str, Any]] = []
         self._keyword_only: list[tuple[str, Any]] = []
+        self._positional_only = 0
         self._args_name: str | None = None
         self._kwargs_name: str | None = None
-        for parameter in inspect.signature(func).parameters.values():
+        for parameter in _parameters(func):
             if parameter.kind is parameter.VAR_POSITIONAL:
                 self._args_name = parameter.name
             elif parameter.kind is parameter.VAR_KEYWORD:
@@ -32,43 +35,66 @@ class ArgumentBinder:
                 self._keyword_only.append((parameter.name, parameter.default))
             else:
                 self._positional.append((parameter.name, parameter.default))
+                self._positional_only += parameter.kind is parameter.POSITIONAL_ONLY
+        self._names = tuple(name for name, _ in self._positional)
+        self._is_plain = not self._keyword_only and self._args_name is None and self._kwargs_name is None
 
-    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    @property
+    def first_name(self) -> str | None:
+        """Name of the first parameter where it can be passed as a keyword."""
+        return self._names[0] if self._names and not self._positional_only else None
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any], skip: int = 0) -> dict[str, Any]:
         """Name -> value in the order of the signature; arguments that do not fit appear as `args` and `kwargs`."""
-        out: dict[str, Any] = {}
-        rest = kwargs
-        if kwargs:
-            rest = dict(kwargs)
-        count = len(args)
-        position = 0
-        for name, default in self._positional:
-            if position < count:
-                value = args[position]
-            elif name in rest:
-                value = rest.pop(name)
+        names = self._names
+        if not kwargs and self._is_plain and len(args) == len(names):
+            return dict(zip(names[skip:], args[skip:], strict=True))
+        out = self._bind(args, kwargs)
+        if out is None:
+            return {"args": list(args[skip:]), "kwargs": kwargs}
+        if skip:
+            if names:
+                del out[names[0]]
+            elif self._args_name is not None:
+                out[self._args_name] = args[skip:]
+        return out
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        count, given = len(args), len(self._names)
+        if count > given and self._args_name is None:
+            return None
+        rest = dict(kwargs)
+        out: dict[str, Any] = dict(zip(self._names, args, strict=False))
+        if rest and not rest.keys().isdisjoint(self._names[self._positional_only : count]):
+            # given twice
+            return None
+        for position in range(count, given):
+            name, default = self._positional[position]
+            if position >= self._positional_only and name in rest:
+                out[name] = rest.pop(name)
             elif default is not _EMPTY:
-                value = default
+                out[name] = default
             else:
-                return {"args": list(args[self._skip :]), "kwargs": kwargs}
-            if position >= self._skip:
-                out[name] = value
-            position += 1
+                return None
         if self._args_name is not None:
-            if position >= self._skip:
-                out[self._args_name] = args[position:]
-            else:
-                out[self._args_name] = args[self._skip :]
-        elif count > position:
-            return {"args": list(args[self._skip :]), "kwargs": kwargs}
+            out[self._args_name] = args[given:]
         for name, default in self._keyword_only:
             if name in rest:
                 out[name] = rest.pop(name)
             elif default is not _EMPTY:
                 out[name] = default
             else:
-                return {"args": list(args[self._skip :]), "kwargs": kwargs}
+                return None
         if self._kwargs_name is not None:
             out[self._kwargs_name] = rest
         elif rest:
-            return {"args": list(args[self._skip :]), "kwargs": kwargs}
+            return None
         return out
+
+
+def _parameters(func: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(func).parameters.values())
+    except (TypeError, ValueError):
+        both = (("args", inspect.Parameter.VAR_POSITIONAL), ("kwargs", inspect.Parameter.VAR_KEYWORD))
+        return [inspect.Parameter(name, kind) for name, kind in both]

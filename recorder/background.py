@@ -85,7 +85,8 @@ class Background:
 
     def _end(self, thread: threading.Thread | None) -> None:
         if thread is not None:
-            thread.join()
+            # it may be compressing a large file, which must not keep the last one from being closed
+            thread.join(EXIT_PATIENCE / 4)
         self._finish()
 
     def after_fork(self) -> None:
@@ -149,19 +150,23 @@ class Background:
         if time.monotonic() < self._seal_at:
             return
         for _ in range(len(self._unsealed)):
-            raw = self._unsealed.popleft()
-            try:
-                seal(raw)
-            except FileNotFoundError:
-                # removed by somebody
-                continue
-            except Exception as error:  # noqa: BLE001
-                with contextlib.suppress(OSError):
-                    sync_file(raw)
-                self._unsealed.append(raw)
-                self._seal_at = time.monotonic() + SEAL_AGAIN
-                text = getattr(error, "strerror", None) or str(error)
-                warn_once("seal", f"{raw}: not compressed: {text}; the raw file is complete and tried again")
+            # at exit two threads take from it
+            with contextlib.suppress(IndexError):
+                self._seal(self._unsealed.popleft())
+
+    def _seal(self, raw: Path) -> None:
+        try:
+            seal(raw)
+        except FileNotFoundError:
+            # removed by somebody
+            return
+        except Exception as error:  # noqa: BLE001
+            with contextlib.suppress(OSError):
+                sync_file(raw)
+            self._unsealed.append(raw)
+            self._seal_at = time.monotonic() + SEAL_AGAIN
+            text = getattr(error, "strerror", None) or str(error)
+            warn_once("seal", f"{raw}: not compressed: {text}; the raw file is complete and tried again")
 
     def _take_leftover(self) -> None:
         if self._leftovers is None:

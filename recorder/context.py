@@ -1,11 +1,28 @@
-"""Where a call belongs: the current span and the trajectory's attributes, carried by context variables."""
+"""Where a call belongs: the current span and the trajectory's attributes, carried by context variables.
+
+Tasks of asyncio and `asyncio.to_thread` carry them by themselves; `with_context` carries them into other threads.
+"""
 
 from __future__ import annotations
 
-from contextvars import ContextVar
-from typing import Any, NamedTuple
+import functools
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar, Token, copy_context
+from typing import Any, NamedTuple, TypeVar, cast
 
-__all__ = ["TraceAttributes", "Where", "current_attributes", "current_span", "extra_attributes", "tracing"]
+__all__ = [
+    "Inside",
+    "TraceAttributes",
+    "Where",
+    "current_attributes",
+    "current_span",
+    "extra_attributes",
+    "tracing",
+    "with_context",
+]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Where(NamedTuple):
@@ -29,3 +46,67 @@ current_attributes: ContextVar[TraceAttributes | None] = ContextVar("verl_trace_
 tracing: ContextVar[bool] = ContextVar("verl_trace_tracing", default=True)
 # What an integration knows of the trajectory that is about to begin (verl's uid), for the next rollout_trace_attr.
 extra_attributes: ContextVar[dict[str, Any] | None] = ContextVar("verl_trace_extra_attributes", default=None)
+
+
+class Inside:
+    """Where code that runs in pieces (a generator's body) belongs: put in place for each piece, and taken away after it.
+
+    What a piece changes (it may stop inside of `rollout_trace_attr`) is its own, and is there again for the next one.
+    """
+
+    __slots__ = ("_attributes", "_tokens", "_tracing", "where")
+
+    def __init__(self, where: Where | None) -> None:
+        self.where = where
+        self._attributes = current_attributes.get()
+        self._tracing = tracing.get()
+        self._tokens: tuple[Token[Where | None], Token[TraceAttributes | None], Token[bool]] | None = None
+
+    def enter(self) -> None:
+        """A piece begins, in whatever context and thread."""
+        self._tokens = current_span.set(self.where), current_attributes.set(self._attributes), tracing.set(self._tracing)
+
+    def leave(self) -> None:
+        """It ends; the context is as it was."""
+        tokens, self._tokens = self._tokens, None
+        if tokens is None:
+            return
+        self._attributes, self._tracing = current_attributes.get(), tracing.get()
+        try:
+            current_span.reset(tokens[0])
+            current_attributes.reset(tokens[1])
+            tracing.reset(tokens[2])
+        except ValueError:
+            # a coroutine that somebody steps by hand in several contexts: this one was never ours to restore
+            pass
+
+
+def with_context(func: _F) -> _F:
+    """`func`, whose calls belong where this line runs, in whatever thread they are made.
+
+    For `ThreadPoolExecutor.submit` and `map`, `loop.run_in_executor`, `threading.Thread`: without it, calls in a bare
+    thread are roots. All context variables are carried, as `asyncio.to_thread` does; a coroutine function, which runs in
+    the context of its task, gets ours.
+    """
+    if inspect.iscoroutinefunction(func):
+        where = current_span.get(), current_attributes.get(), tracing.get()
+
+        @functools.wraps(func)
+        async def carried_async(*args: Any, **kwargs: Any) -> Any:
+            inside = Inside(where[0])
+            inside._attributes, inside._tracing = where[1], where[2]
+            inside.enter()
+            try:
+                return await func(*args, **kwargs)
+            finally:
+                inside.leave()
+
+        return cast(_F, carried_async)
+    context = copy_context()
+
+    @functools.wraps(func)
+    def carried(*args: Any, **kwargs: Any) -> Any:
+        # a context can be entered once at a time, and threads of a pool run at once
+        return context.copy().run(func, *args, **kwargs)
+
+    return cast(_F, carried)

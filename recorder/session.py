@@ -53,8 +53,11 @@ class Session:
         """Finish decoding, close and seal the open segment; give up after some seconds on a disk that hangs."""
         if not self.background.stop(self._close):
             self.writer.tell()
-            waiting = self.writer.waiting
-            warn_once("hangs", f"{self.writer.path}: the disk hangs; leaving with {waiting} records not written")
+            path, waiting = self.writer.path, self.writer.waiting
+            if path is not None:
+                warn_once("hangs", f"{path}: the disk hangs; leaving with {waiting} records not written")
+            else:
+                announce(f"{self.folder}: leaving before all is compressed; the raw files are complete")
 
     def _close(self) -> None:
         finished = self.writer.close(patience=EXIT_PATIENCE / 4)

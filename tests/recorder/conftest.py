@@ -27,6 +27,9 @@ class Recording:
     def records(self, *kinds: str) -> list[Record]:
         lines: list[Record] = []
         for path in sorted(self.folder.glob("*.jsonl*")):
+            if path.suffix == ".tmp" or (path.suffix == ".zst" and path.with_suffix("").exists()):
+                # being compressed on a busy machine: the raw file holds the same
+                continue
             data = path.read_bytes()
             if path.suffix == ".zst":
                 data = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()
