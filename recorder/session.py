@@ -61,8 +61,8 @@ class Session:
 
     def _close(self) -> None:
         finished = self.writer.close(patience=EXIT_PATIENCE / 4)
-        if finished is not None:
-            self.background.seal_later(finished)
+        for left in [*self.writer.leftovers(), *([finished] if finished is not None else [])]:
+            self.background.sealer.put(left)
 
     def fork(self) -> None:
         """Called in a forked child."""

@@ -64,15 +64,15 @@ def marathon(tmp_path: Path, calls: int, segment_bytes: int) -> None:
 
     # the compressor's tables and one segment's worth of file buffers come and go
     assert growth < 32 << 20
-    assert 1 < len(files) <= math.ceil(facts["bytes"] / segment_bytes) + 1
-    assert all(name.endswith(".zst") for name in files)
+    segments = {name.split(".jsonl")[0] for name in files}
+    assert 1 < len(segments) <= math.ceil(facts["bytes"] / segment_bytes) + 1
     (run,) = find_runs(tmp_path)
     assert sum(1 for _ in iter_trajectories(run)) == calls
 
 
-def test_a_hundred_thousand_calls_in_one_process(tmp_path: Path) -> None:
+def test_fifty_thousand_calls_in_one_process(tmp_path: Path) -> None:
     """Memory stays flat; the number of files is bytes by segment size, not calls."""
-    marathon(tmp_path, 100_000, 8 << 20)
+    marathon(tmp_path, 50_000, 4 << 20)
 
 
 @pytest.mark.soak
@@ -154,7 +154,7 @@ try:
     while True: hoard.append(open("/dev/null"))
 except OSError: pass
 for n in range(1, 3000): Tool().execute("x" * 100)
-session.current().background.seal_if_due()
+session.current().background.rotate_if_due()
 for file in hoard: file.close()
 for n in range(3000): Tool().execute("x" * 100)
 """

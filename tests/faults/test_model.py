@@ -143,7 +143,7 @@ def test_any_order_of_events(new_writer: Any, new_calls: Any, found: Any, monkey
     """Start, end, rotate, seal, crash, tear, close, reopen, read while writing: nothing lost, nothing twice."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     options = settings(
-        max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), database=None
+        max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), database=None
     )
     machine: Any = lambda: Recording((new_writer, new_calls, found))  # noqa: E731
     run_state_machine_as_test(machine, settings=options)
