@@ -34,7 +34,7 @@ RETRY_AFTER = 1.0
 STALL_SECONDS = 1.0
 # A write to the page cache takes microseconds; one this slow counts. Of what slow writes cost, 0.2 s a second are
 # forgiven, so that a disk that is slow now and then is not called stalled.
-SLOW_SECONDS = 0.05
+SLOW_SECONDS = 0.1
 FORGIVEN_A_SECOND = 0.2
 # Bytes a second; a line of 200 MB takes its time on a disk that is well, too.
 HEALTHY_RATE = 20e6
@@ -193,17 +193,17 @@ class Appender:
             self._settle()
             lock.release()
 
-    def _write_or_lose(self, line: bytes) -> bool:
-        """Write a line, with the `lost` record that is due before it; the lock is held."""
+    def _write_or_lose(self, data: bytes, calls: int = 1) -> bool:
+        """Write the lines of `calls` records, with the `lost` record that is due before them; the lock is held."""
         reason = self._reason_to_lose()
         if reason:
-            return self._lose(reason)
+            return self._lose(reason, calls)
         lost = self.counters.take_lost()
         if lost is None:
-            return self._write(line)
+            return self._write(data, calls, calls)
         done = False
         try:
-            done = self._write(lost.line() + line, lines=2)
+            done = self._write(lost.line() + data, calls + 1, calls)
         finally:
             if not done:
                 self.counters.give_back(lost)

@@ -12,6 +12,8 @@ from .ids import timestamp
 
 __all__ = ["Backlog"]
 
+BATCH_BYTES = 1 << 20
+
 
 class Backlog:
     """Lines of one stall. The lock is held for list operations only, so nobody waits here for a disk."""
@@ -41,14 +43,21 @@ class Backlog:
             self.taken_in += 1
             return True
 
-    def take(self) -> bytes | None:
-        """The next line to write, None when there is none."""
+    def take(self) -> tuple[bytes, int]:
+        """The next lines to write in one go, and how many they are; (b"", 0) when there are none.
+
+        In one go, because each write lets another thread have the interpreter for some milliseconds: a busy caller
+        would put lines aside faster than they are written one by one.
+        """
         with self._lock:
-            if not self._lines:
-                return None
-            line = self._lines.popleft()
-            self._bytes -= len(line)
-            return line
+            taken: list[bytes] = []
+            size = 0
+            while self._lines and (not taken or size + len(self._lines[0]) <= BATCH_BYTES):
+                line = self._lines.popleft()
+                size += len(line)
+                taken.append(line)
+            self._bytes -= size
+        return b"".join(taken), len(taken)
 
     def end(self) -> bool:
         """Take nothing in any more; False when a line came in meanwhile."""

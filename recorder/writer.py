@@ -202,10 +202,10 @@ class SegmentWriter(Appender):
                 return
 
     def _drain_one(self, backlog: Backlog) -> bool:
-        """Write one line; False when nothing is left to do now."""
-        line = backlog.take() if backlog.told else None
-        if line is not None:
-            self._write_or_lose(line)
+        """Write some lines; False when nothing is left to do now."""
+        data, count = backlog.take() if backlog.told else (b"", 0)
+        if count:
+            self._write_or_lose(data, count)
             return True
         begun = time.monotonic()
         # also finds out whether the disk is quick again
@@ -229,8 +229,8 @@ class SegmentWriter(Appender):
         if backlog is None:
             return
         with self._state:
-            while backlog.take() is not None:
-                self._lose("stalled at exit")
+            while (count := backlog.take()[1]) > 0:
+                self._lose("stalled at exit", count)
             backlog.end()
             self._backlog = None
         self._settle()

@@ -38,9 +38,9 @@ for n in range(calls):
     if n == calls // 5: early = resident()
 late = resident()
 writer = session.current().writer
-size = writer._total
 RolloutTraceConfig.reset()
-print(json.dumps({"early": early, "late": late, "bytes": size, "files": os.listdir(session_folder)}
+size, counters = writer._total, writer.counters.as_dict()
+print(json.dumps({"early": early, "late": late, "bytes": size, "counters": counters, "files": os.listdir(session_folder)}
     if (session_folder := writer.folder) else None))
 """
 
@@ -59,9 +59,10 @@ def marathon(tmp_path: Path, calls: int, segment_bytes: int) -> None:
     growth = facts["late"] - facts["early"]
     print(
         f"{calls:,} calls in {time.monotonic() - began:.0f} s, {facts['bytes'] >> 20} MiB of records, "
-        f"{len(files)} files, memory grew by {growth / (1 << 20):.1f} MiB"
+        f"{len(files)} files, memory grew by {growth / (1 << 20):.1f} MiB, {facts['counters']}"
     )
 
+    assert facts["counters"]["written"] == 2 * calls
     # the compressor's tables and one segment's worth of file buffers come and go
     assert growth < 32 << 20
     segments = {name.split(".jsonl")[0] for name in files}
