@@ -12,6 +12,8 @@ values of `schemas` -> `appender` (append). Beside it: `writer` and `segment` (f
 `identity` (header).
 """
 
+from .context import with_context
+from .decorator import is_traced
 from .leftovers import RawSegment, seal_dead
 from .rollout_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
 from .settings import Settings, disabled, read_settings
@@ -21,8 +23,10 @@ __all__ = [
     "RolloutTraceConfig",
     "Settings",
     "disabled",
+    "is_traced",
     "read_settings",
     "rollout_trace_attr",
     "rollout_trace_op",
     "seal_dead",
+    "with_context",
 ]

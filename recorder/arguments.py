@@ -13,12 +13,20 @@ _EMPTY = inspect.Parameter.empty
 
 
 class ArgumentBinder:
-    """Binds the arguments of one function. `skip` of 1 leaves out the first of them: the instance (or class) of a method.
+    """Binds the arguments of one function; a `skip` of 1 leaves out the first: the instance (or class) of a method.
 
     A callable without a signature (some that are written in C) has its arguments recorded as `args` and `kwargs`.
     """
 
-    __slots__ = ("_args_name", "_is_plain", "_keyword_only", "_kwargs_name", "_names", "_positional", "_positional_only")
+    __slots__ = (
+        "_args_name",
+        "_is_plain",
+        "_keyword_only",
+        "_kwargs_name",
+        "_names",
+        "_positional",
+        "_positional_only",
+    )
 
     def __init__(self, func: Callable[..., Any]) -> None:
         self._positional: list[tuple[str, Any]] = []

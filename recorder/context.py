@@ -5,6 +5,7 @@ Tasks of asyncio and `asyncio.to_thread` carry them by themselves; `with_context
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable
@@ -49,7 +50,7 @@ extra_attributes: ContextVar[dict[str, Any] | None] = ContextVar("verl_trace_ext
 
 
 class Inside:
-    """Where code that runs in pieces (a generator's body) belongs: put in place for each piece, and taken away after it.
+    """Where code that runs in pieces (a generator's body) belongs: put in place for each piece, taken away after it.
 
     What a piece changes (it may stop inside of `rollout_trace_attr`) is its own, and is there again for the next one.
     """
@@ -57,14 +58,25 @@ class Inside:
     __slots__ = ("_attributes", "_tokens", "_tracing", "where")
 
     def __init__(self, where: Where | None) -> None:
+        """Belongs to `where`, with the attributes of the context in which it is made."""
         self.where = where
         self._attributes = current_attributes.get()
         self._tracing = tracing.get()
         self._tokens: tuple[Token[Where | None], Token[TraceAttributes | None], Token[bool]] | None = None
 
+    def copy(self) -> Inside:
+        """The same place, for code that runs at the same time."""
+        other = Inside(self.where)
+        other._attributes, other._tracing = self._attributes, self._tracing
+        return other
+
     def enter(self) -> None:
         """A piece begins, in whatever context and thread."""
-        self._tokens = current_span.set(self.where), current_attributes.set(self._attributes), tracing.set(self._tracing)
+        self._tokens = (
+            current_span.set(self.where),
+            current_attributes.set(self._attributes),
+            tracing.set(self._tracing),
+        )
 
     def leave(self) -> None:
         """It ends; the context is as it was."""
@@ -72,29 +84,26 @@ class Inside:
         if tokens is None:
             return
         self._attributes, self._tracing = current_attributes.get(), tracing.get()
-        try:
+        # a coroutine that somebody steps by hand in several contexts: this one was never ours to restore
+        with contextlib.suppress(ValueError):
             current_span.reset(tokens[0])
             current_attributes.reset(tokens[1])
             tracing.reset(tokens[2])
-        except ValueError:
-            # a coroutine that somebody steps by hand in several contexts: this one was never ours to restore
-            pass
 
 
 def with_context(func: _F) -> _F:
     """`func`, whose calls belong where this line runs, in whatever thread they are made.
 
     For `ThreadPoolExecutor.submit` and `map`, `loop.run_in_executor`, `threading.Thread`: without it, calls in a bare
-    thread are roots. All context variables are carried, as `asyncio.to_thread` does; a coroutine function, which runs in
-    the context of its task, gets ours.
+    thread are roots. All context variables are carried, as `asyncio.to_thread` does; a coroutine function, which runs
+    in the context of its task, gets ours.
     """
     if inspect.iscoroutinefunction(func):
-        where = current_span.get(), current_attributes.get(), tracing.get()
+        here = Inside(current_span.get())
 
         @functools.wraps(func)
         async def carried_async(*args: Any, **kwargs: Any) -> Any:
-            inside = Inside(where[0])
-            inside._attributes, inside._tracing = where[1], where[2]
+            inside = here.copy()
             inside.enter()
             try:
                 return await func(*args, **kwargs)

@@ -7,20 +7,17 @@ Code written for verl's helpers works when only the import changes. Here `init` 
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar, Token
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from . import session as sessions
 from .context import TraceAttributes, current_attributes, extra_attributes, tracing
 from .counters import warn_once
-from .spans import Op, begin, encode_attributes, record_skip
+from .decorator import rollout_trace_op
+from .spans import encode_attributes, record_skip
 
 __all__ = ["RolloutTraceConfig", "rollout_trace_attr", "rollout_trace_op"]
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class RolloutTraceConfig:
@@ -164,43 +161,3 @@ def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
         # left in another context (an abandoned generator): that context was never changed
         with contextlib.suppress(ValueError):
             variable.reset(token)
-
-
-def rollout_trace_op(func: _F) -> _F:
-    """Record every call of an instance method, sync or async: its inputs when it is called, its output when it returns.
-
-    Result, exception and signature are those of `func`. Without a recording the cost is one look at a variable.
-    """
-    op = Op(func, getattr(func, "__qualname__", repr(func)), is_method=True)
-
-    if inspect.iscoroutinefunction(func):
-
-        @functools.wraps(func)
-        async def traced_async(*args: Any, **kwargs: Any) -> Any:
-            span = begin(op, args, kwargs)
-            if span is None:
-                return await func(*args, **kwargs)
-            try:
-                result = await func(*args, **kwargs)
-            except BaseException as error:
-                span.fail(error)
-                raise
-            span.finish(result)
-            return result
-
-        return cast(_F, traced_async)
-
-    @functools.wraps(func)
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        span = begin(op, args, kwargs)
-        if span is None:
-            return func(*args, **kwargs)
-        try:
-            result = func(*args, **kwargs)
-        except BaseException as error:
-            span.fail(error)
-            raise
-        span.finish(result)
-        return result
-
-    return cast(_F, traced)

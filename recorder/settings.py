@@ -18,6 +18,8 @@ DEFAULT_SEAL_AGE = 60.0
 DEFAULT_FSYNC_INTERVAL = 5.0
 # Checkpoints need the last of the disk more than traces do.
 DEFAULT_MIN_FREE = 1 << 30
+# Far above what a finite stream yields; an endless one must not fill the memory.
+DEFAULT_YIELD_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Settings:
     max_bytes: int = 0  # VERL_TRACE_MAX_BYTES, bytes of the run's folder at which recording pauses; 0 = no limit
     steps: StepRange | None = None  # VERL_TRACE_STEPS
     drop_fields: frozenset[str] = frozenset()  # VERL_TRACE_DROP_FIELDS
+    yield_bytes: int = DEFAULT_YIELD_BYTES  # VERL_TRACE_YIELD_BYTES, what one generator's items may take; 0 = no limit
     problems: tuple[str, ...] = ()  # variables that could not be read, for one warning
 
 
@@ -87,6 +90,7 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         max_bytes=int(number("VERL_TRACE_MAX_BYTES", 0)),
         steps=_steps(environ.get("VERL_TRACE_STEPS", ""), problems),
         drop_fields=frozenset(f.strip() for f in environ.get("VERL_TRACE_DROP_FIELDS", "").split(",") if f.strip()),
+        yield_bytes=int(number("VERL_TRACE_YIELD_BYTES", DEFAULT_YIELD_BYTES)),
         problems=tuple(problems),
     )
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import linecache
 import time
 from collections.abc import Callable
 from contextvars import Token
-from typing import Any
+from typing import Any, TypeVar
 
 from ..schemas.objects import exception_message, omitted, tagged_fields
 from ..schemas.values import encode
@@ -17,9 +16,22 @@ from .arguments import ArgumentBinder
 from .context import TraceAttributes, Where, current_attributes, current_span, tracing
 from .counters import warn_once
 from .ids import new_id, timestamp
+from .methods import Methods
 from .session import Session
 
-__all__ = ["Op", "Span", "begin", "encode_attributes", "record_skip"]
+__all__ = [
+    "WITHOUT_TEXT",
+    "WITH_TEXT",
+    "Op",
+    "Span",
+    "begin",
+    "begin_as",
+    "encode_attributes",
+    "failure",
+    "internal",
+    "record_skip",
+    "without",
+]
 
 _ATTRIBUTE_ORDER = ("step", "sample_index", "rollout_n", "validate")
 # Frames of a traceback that are kept, from the innermost outwards.
@@ -27,21 +39,41 @@ _MAX_FRAMES = 50
 
 
 class Op:
-    """What decoration decides once: the name and how arguments become inputs."""
+    """What decoration decides once: the name and how arguments become inputs.
 
-    __slots__ = ("binder", "is_method", "json", "name")
+    `skip`: how many of the first arguments are no inputs; None: one in the calls of methods, found out per class.
+    `instance`: what a callable object is asked for (its tokenizer); for methods it is their instance.
+    """
 
-    def __init__(self, func: Callable[..., Any], name: str, is_method: bool) -> None:
+    __slots__ = ("binder", "func", "instance", "json", "methods", "name", "skip")
+
+    def __init__(self, func: Callable[..., Any], name: str, skip: int | None = None, instance: Any = None) -> None:
+        self.func = func
         self.name = name
         self.json = b'"op":' + encode(name) + b',"id":"'
-        self.is_method = is_method
-        self.binder = ArgumentBinder(func, is_method)
+        self.skip = skip
+        self.instance = instance
+        self.binder = ArgumentBinder(func)
+        self.methods = Methods(func)
+
+    def __reduce__(self) -> tuple[type[Op], tuple[Callable[..., Any], str, int | None, Any]]:
+        # what was found out about classes stays here
+        return (Op, (self.func, self.name, self.skip, self.instance))
+
+    def skipped(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """How many of the first arguments of this call are its instance or class: 0 or 1."""
+        if self.skip is not None:
+            return self.skip
+        if args:
+            return 1 if self.methods.bind(args[0]) else 0
+        name = self.binder.first_name
+        return 1 if name in kwargs and self.methods.bind(kwargs[name]) else 0
 
 
 class Span:
     """A call in progress."""
 
-    __slots__ = ("begun", "core", "inputs", "instance", "op", "session", "started", "token", "trace")
+    __slots__ = ("begun", "core", "inputs", "instance", "op", "session", "started", "token", "trace", "where")
 
     begun: int
     core: bytes
@@ -49,6 +81,7 @@ class Span:
     instance: Any
     started: int
     token: Token[Where | None]
+    where: Where
 
     def __init__(self, session: Session, op: Op, trace: TraceAttributes) -> None:
         self.session = session
@@ -64,14 +97,12 @@ class Span:
             if session.token2text:
                 output, text_job = token2text.prepare(self.instance, self.inputs, output)
             if session.settings.drop_fields:
-                output = _without(output, session.settings.drop_fields)
-            payload = encode(output)
-            has_text = text_job is not None
-            self._end(duration, b',"text":true' if has_text else b',"text":false', b"success", b"null", payload)
-            if text_job is not None and not session.background.submit(lambda: self._text(text_job)):
-                self._text_lost("too many wait to be decoded")
+                output = without(output, session.settings.drop_fields)
+            self.end(duration, WITHOUT_TEXT if text_job is None else WITH_TEXT, encode(output))
+            if text_job is not None:
+                self.decode_later(text_job)
         except Exception as error:  # noqa: BLE001
-            _internal("finishing", self.op, error, self.session)
+            internal("finishing", self.op, error, self.session)
         finally:
             self._leave()
 
@@ -79,26 +110,23 @@ class Span:
         """Write the end record of a call that raised `error`."""
         try:
             duration = time.perf_counter_ns() - self.begun
-            self._end(duration, b',"text":false', b"error", encode(_exception_form(error)), b"null")
+            self.end(duration, failure(error), b"null")
         except Exception as trouble:  # noqa: BLE001
-            _internal("finishing", self.op, trouble, self.session)
+            internal("finishing", self.op, trouble, self.session)
         finally:
             self._leave()
 
-    def _end(self, duration: int, text: bytes, status: bytes, exception: bytes, payload: bytes) -> None:
+    def end(self, duration: int, outcome: bytes, payload: bytes) -> None:
+        """Write the end record: `duration` in ns, the head's part from `text` on, the encoded output."""
+        # the clock of records has microseconds: what a reader adds up must be exact
         ended = timestamp(self.started // 1000 * 1000 + duration)
-        times = f'"ended_at":"{ended}","duration":{duration / 1e9:.9f}'.encode()
         line = b"".join(
             (
                 b'{"kind":"end","bytes":%d,' % len(payload),
                 self.trace.head,
                 self.core,
-                times,
-                text,
-                b',"status":"',
-                status,
-                b'","exception":',
-                exception,
+                (f'"ended_at":"{ended}","duration":{duration / 1e9:.9f}').encode(),
+                outcome,
                 b',"attributes":',
                 self.trace.json,
                 b',"output":',
@@ -107,6 +135,11 @@ class Span:
             )
         )
         self.session.append(line)
+
+    def decode_later(self, job: Callable[[], dict[str, str]]) -> None:
+        """Have token ids decoded beside the traced code; the end record has announced a text."""
+        if not self.session.background.submit(lambda: self._text(job)):
+            self._text_lost("too many wait to be decoded")
 
     def _text(self, job: Callable[[], dict[str, str]]) -> None:
         try:
@@ -126,59 +159,80 @@ class Span:
         self.session.append(head + core + b',"output":' + payload + b"}\n")
 
     def _leave(self) -> None:
-        # ended in another context (a coroutine closed by the collector): that context was never ours to restore
-        with contextlib.suppress(ValueError):
+        try:  # noqa: SIM105  # a context manager takes as long as all the rest of this
             current_span.reset(self.token)
+        except ValueError:
+            # ended in another context (a coroutine closed by the collector): that one was never ours to restore
+            pass
+
+
+# The head of an end record from `text` up to what is not known before.
+WITHOUT_TEXT = b',"text":false,"status":"success","exception":null'
+WITH_TEXT = b',"text":true,"status":"success","exception":null'
+
+
+def failure(error: BaseException) -> bytes:
+    """The head's part from `text` on for a call that raised."""
+    return b',"text":false,"status":"error","exception":' + encode(_exception_form(error))
+
+
+_S = TypeVar("_S", bound=Span)
 
 
 def begin(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span | None:
     """Write the start record and make the call the current span; None when nothing is recorded here."""
     session = sessions.current()
-    if session is None or not tracing.get():
-        return None
+    return None if session is None or not tracing.get() else begin_as(Span, session, op, args, kwargs)
+
+
+def begin_as(kind: type[_S], session: Session, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _S | None:
+    """The same for another kind of span, in a recording that runs; None when that failed, which is counted."""
     token: Token[Where | None] | None = None
     try:
-        span = Span(session, op, current_attributes.get() or no_attributes(session))
-        started = time.time_ns()
+        trace = current_attributes.get()
+        span = kind(session, op, no_attributes(session) if trace is None else trace)
+        span.started = started = time.time_ns()
         span_id = new_id(started)
         parent = current_span.get()
-        trace_id = span_id if parent is None else parent.trace_id
-        token = current_span.set(Where(span_id, trace_id))
-        span.token = token
-        parent_json = f'"{parent.id}"' if parent is not None else "null"
-        span.core = (
-            op.json
-            + (
-                f'{span_id}","trace_id":"{trace_id}","parent_id":{parent_json},"started_at":"{timestamp(started)}",'
-            ).encode()
-        )
-        span.started = started
-        inputs = op.binder.inputs(args, kwargs)
-        span.inputs = inputs if session.token2text else None
-        span.instance = args[0] if op.is_method and args else None
+        if parent is None:
+            trace_id, parent_json = span_id, "null"
+        else:
+            trace_id, parent_json = parent.trace_id, f'"{parent.id}"'
+        span.where = where = Where(span_id, trace_id)
+        span.token = token = current_span.set(where)
+        ids = f'{span_id}","trace_id":"{trace_id}","parent_id":{parent_json},"started_at":"{timestamp(started)}",'
+        span.core = op.json + ids.encode()
+        skip = op.skipped(args, kwargs)
+        inputs = op.binder.inputs(args, kwargs, skip)
+        if session.token2text:
+            span.inputs = inputs
+            span.instance = args[0] if skip and args else op.instance
+        else:
+            span.inputs = span.instance = None
         if session.settings.drop_fields:
-            inputs = _without(inputs, session.settings.drop_fields)
+            inputs = without(inputs, session.settings.drop_fields)
         payload = encode(inputs)
-        line = b"".join(
-            (
-                b'{"kind":"start","bytes":%d,' % len(payload),
-                span.trace.head,
-                span.core,
-                b'"attributes":',
-                span.trace.json,
-                b',"inputs":',
-                payload,
-                b"}\n",
+        session.append(
+            b"".join(
+                (
+                    b'{"kind":"start","bytes":%d,' % len(payload),
+                    span.trace.head,
+                    span.core,
+                    b'"attributes":',
+                    span.trace.json,
+                    b',"inputs":',
+                    payload,
+                    b"}\n",
+                )
             )
         )
-        session.append(line)
         # taken last, so that the duration is the method's own
         span.begun = time.perf_counter_ns()
         return span
     except Exception as error:  # noqa: BLE001
         if token is not None:
             current_span.reset(token)
-        _internal("starting", op, error, session)
+        internal("starting", op, error, session)
         return None
 
 
@@ -189,9 +243,17 @@ def encode_attributes(values: dict[str, Any], experiment_name: str | None) -> Tr
     return TraceAttributes(head, encode(values), values)
 
 
+# Of the experiment that asked last: both in one tuple, so that threads never see halves of two updates.
+_bare: tuple[str, TraceAttributes] | None = None
+
+
 def no_attributes(session: Session) -> TraceAttributes:
     """Attributes of a call outside of any `rollout_trace_attr`."""
-    return encode_attributes({}, session.experiment_name)
+    global _bare
+    bare = _bare
+    if bare is None or bare[0] != session.experiment_name:
+        bare = _bare = session.experiment_name, encode_attributes({}, session.experiment_name)
+    return bare[1]
 
 
 def record_skip(session: Session, name: str, values: dict[str, Any], reason: str) -> None:
@@ -211,7 +273,7 @@ def record_skip(session: Session, name: str, values: dict[str, Any], reason: str
         warn_once("skip", f"a skipped trajectory could not be recorded: {type(error).__name__}: {error}")
 
 
-def _without(value: Any, names: frozenset[str]) -> Any:
+def without(value: Any, names: frozenset[str]) -> Any:
     """`value` with the named fields replaced by a visible mark, at the top level and one below (`kwargs`)."""
     fields = value if type(value) is dict else tagged_fields(value, type(value))
     if fields is None:
@@ -221,7 +283,7 @@ def _without(value: Any, names: frozenset[str]) -> Any:
         if key in names:
             out[key] = omitted(inner, "VERL_TRACE_DROP_FIELDS")
         else:
-            out[key] = _without(inner, names) if type(inner) is dict else inner
+            out[key] = without(inner, names) if type(inner) is dict else inner
     return out
 
 
@@ -248,7 +310,8 @@ def _exception_form(error: BaseException) -> dict[str, Any]:
     }
 
 
-def _internal(what: str, op: Op, error: Exception, session: Session) -> None:
+def internal(what: str, op: Op, error: Exception, session: Session) -> None:
+    """Trouble of ours: one warning and a count."""
     session.counters.drop(f"internal error {what}")
     warn_once(
         f"internal-{what}-{op.name}-{type(error).__name__}",

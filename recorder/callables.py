@@ -1,0 +1,71 @@
+"""Stand-ins for callable objects that are no functions: an instance with `__call__`, a builtin, a cached function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any
+
+from .spans import Op
+
+__all__ = ["TracedCallable", "call_kind"]
+
+_OWN = frozenset({"__wrapped__", "__call__", "_op"})
+
+
+class TracedCallable:
+    """Calls are recorded, everything else is the object's own: its attributes, its class in `isinstance`.
+
+    Special methods other than `__call__` (`len(x)`, `with x`) are not: use the object itself, `__wrapped__`, for them.
+    """
+
+    __verl_trace__ = True
+
+    def __init__(self, target: Callable[..., Any], op: Op, call: Callable[..., Any]) -> None:
+        # the `__call__` of the instance is for those who ask whether it is a coroutine function
+        self.__dict__.update(__wrapped__=target, _op=op, __call__=call)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__dict__["__call__"](*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        # binds in a class where the object itself does (a cached function), and only there
+        target = self.__dict__["__wrapped__"]
+        return self if instance is None or not hasattr(type(target), "__get__") else MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        # while it is being copied or unpickled there is nothing yet to ask
+        target = self.__dict__.get("__wrapped__")
+        if target is None:
+            raise AttributeError(name)
+        return getattr(target, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__dict__["__wrapped__"], name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self.__dict__["__wrapped__"], name)
+
+    def __repr__(self) -> str:
+        return repr(self.__dict__["__wrapped__"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_restored, (self.__dict__["__wrapped__"], self.__dict__["_op"].name))
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self.__dict__["__wrapped__"])
+
+
+def _restored(target: Callable[..., Any], name: str) -> Any:
+    from .decorator import rollout_trace_op
+
+    return rollout_trace_op(target, name=name)
+
+
+def call_kind(func: Any) -> Any:
+    """The function that says of what kind the calls of an object are: its class's `__call__`."""
+    call: Any = type(func).__call__ if callable(func) else None
+    while isinstance(call, (staticmethod, classmethod, MethodType)):
+        call = call.__func__
+    return call if isinstance(call, FunctionType) else None
