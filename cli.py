@@ -67,3 +67,8 @@ def main() -> None:
     except BrokenPipeError:
         # `| head` has seen enough; the interpreter's last flush must not complain about it either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        # a folder on the way that is closed, a current folder that is gone
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"verl-trace: {visible(where)}{visible(error.strerror or error)}", file=sys.stderr)  # noqa: T201
+        sys.exit(EXIT_CANNOT_START)

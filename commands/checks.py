@@ -91,7 +91,7 @@ def check_settings() -> Finding:
 def check_folder() -> Finding:
     """Whether a span file can be made where the recorder would make it."""
     folder = read_settings().folder
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    made = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as file:
@@ -121,7 +121,8 @@ def _remove_empty(folders: list[Path]) -> None:
 def check_space() -> Finding:
     """Whether the disk has room beyond what the recorder leaves to others."""
     settings = read_settings()
-    existing = next(path for path in (settings.folder, *settings.folder.parents) if path.exists())
+    # unlike Path.exists, False also where the name is too long or the way there is closed
+    existing = next(path for path in (settings.folder, *settings.folder.parents) if os.path.exists(path))
     free = shutil.disk_usage(existing).free
     text = f"{free / GIB:.1f} GiB free at {existing}"
     remedy = "free some space, or set VERL_TRACE_DIR to another disk"

@@ -10,9 +10,10 @@ from typing import Annotated
 import orjson
 import typer
 
-from ..reader import find_runs, summarise
+from ..reader import closed_folders, find_runs, summarise
 from ..recorder import read_settings
 from ..viewer.listing import listing, run_facts
+from ..viewer.text import visible
 
 __all__ = ["ls"]
 
@@ -28,7 +29,8 @@ def ls(
 
     Example: verl-trace ls /mnt/local/verl-trace
     """
-    runs = find_runs(folder if folder is not None else read_settings().folder)
+    folder = folder if folder is not None else read_settings().folder
+    runs = find_runs(folder)
     facts = [run_facts(run, summarise(run)) for run in runs]
     if as_json:
         typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
@@ -36,3 +38,5 @@ def ls(
         # what is piped on stays one line a run, for grep and awk
         columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         typer.echo(listing(facts, columns=columns))
+    for name in closed_folders(folder):
+        typer.echo(f"verl-trace: {visible(name)} cannot be read; it is not listed", err=True)

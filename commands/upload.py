@@ -10,6 +10,7 @@ import orjson
 import typer
 
 from ..schemas.errors import MissingExtra
+from ..viewer.text import visible
 
 if TYPE_CHECKING:
     from ..uploader.result import RunReport, UploadResult
@@ -44,7 +45,8 @@ def upload(
     Key and target are taken as W&B's tools do: WANDB_API_KEY or netrc, WANDB_BASE_URL, WF_TRACE_SERVER_URL,
     WANDB_ENTITY.
 
-    Exit codes: 0 every call has arrived; 1 some failed or must wait for their process; 2 it could not start.
+    Exit codes: 0 every call has arrived; 1 some failed, must wait for their process or could not be read; 2 it could not
+    start.
     """
     try:
         result = _upload(run, entity, project, dry_run)
@@ -56,14 +58,17 @@ def upload(
     else:
         for report in result.runs:
             typer.echo(_text(report, dry_run))
+        for name in result.unreadable:
+            typer.echo(f"{visible(name)} cannot be read; what is in it was not counted")
     raise typer.Exit(exit_code(result))
 
 
 def exit_code(result: UploadResult) -> int:
-    """0 when nothing is left to do. A dry run leaves nothing undone that it was asked for."""
+    """0 when nothing is left to do. A dry run leaves nothing undone that it was asked for, unless it could not read."""
     from ..uploader.result import STILL_OPEN
 
-    return SOME_LEFT if result.failed or (result.skipped[STILL_OPEN] and not result.dry_run) else ALL_SENT
+    left = result.failed or result.unreadable or (result.skipped[STILL_OPEN] and not result.dry_run)
+    return SOME_LEFT if left else ALL_SENT
 
 
 def _upload(run: Path, entity: str | None, project: str | None, dry_run: bool) -> UploadResult:

@@ -74,12 +74,12 @@ class Ids(IdConverter):  # type: ignore[misc]
     """The hosted service has internal ids for projects, runs and users; base64 of the external one serves here."""
 
     def ext_to_int_project_id(self, project_id: str) -> str:
-        """`entity/project` as an internal id."""
-        return base64.b64encode(project_id.encode()).decode()
+        """`entity/project` as an internal id, in letters that do not end a part of a reference."""
+        return base64.urlsafe_b64encode(project_id.encode()).decode()
 
     def int_to_ext_project_id(self, project_id: str) -> str:
         """The `entity/project` of an internal id."""
-        return base64.b64decode(project_id).decode()
+        return base64.urlsafe_b64decode(project_id).decode()
 
     def ext_to_int_run_id(self, run_id: str) -> str:
         """`entity/project/run` as `<internal project>:run`."""

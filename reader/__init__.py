@@ -7,7 +7,7 @@ never an exception.
 """
 
 from .calls import Call, Trajectory
-from .runs import Run, find_runs
+from .runs import Run, closed_folders, find_runs
 from .segments import Damage
 from .summary import Summary, summarise
 from .trees import iter_trajectories
@@ -21,6 +21,7 @@ __all__ = [
     "Summary",
     "Trajectory",
     "Writer",
+    "closed_folders",
     "find_runs",
     "iter_trajectories",
     "summarise",

@@ -12,7 +12,7 @@ from ..schemas.errors import NotARun
 from ..schemas.files import RAW_SUFFIX, parse_segment_name
 from .writers import Segment, State, Writer
 
-__all__ = ["UNKNOWN", "Run", "Segment", "State", "Writer", "find_runs"]
+__all__ = ["UNKNOWN", "Run", "Segment", "State", "Writer", "closed_folders", "find_runs"]
 
 # Project and experiment of files whose header is lost and whose folder does not tell.
 UNKNOWN = "unknown"
@@ -82,6 +82,16 @@ def find_runs(path: str | Path) -> list[Run]:
         f"{path}: no span files (*{RAW_SUFFIX}, *{RAW_SUFFIX}.zst) in it or in the folders right below it",
         hint="look for the line `verl-trace: recording to …` in the training's log; it names the folder",
     )
+
+
+def closed_folders(path: str | Path) -> list[str]:
+    """Folders right below `path` that may not be read: `find_runs` passes over them, and nobody knows what is there."""
+    try:
+        folders = [entry.path for entry in os.scandir(path) if entry.is_dir()]
+    except OSError:
+        # a file, or gone by now
+        return []
+    return sorted(folder for folder in folders if not os.access(folder, os.R_OK | os.X_OK))
 
 
 def _folders(path: Path) -> Iterator[Path]:

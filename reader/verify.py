@@ -7,7 +7,6 @@ end that a kill tore off is normal: it has a state of its own.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 from ..schemas.files import segment_file_name
 from .pairing import Pairing
 from .records import CALL_KINDS
-from .runs import Run, Segment, Writer, find_runs
+from .runs import Run, Segment, Writer, closed_folders, find_runs
 from .scan import DAMAGED, TORN, WHOLE, FileReport, Found, Scan, has_segment
 from .segments import Damage
 
@@ -93,7 +92,7 @@ def verify(path: str | Path) -> list[RunReport]:
     alone = path.is_file()
     reports = [_Verification(run, alone).report for run in find_runs(path)]
     if reports and not alone:
-        reports[0].unreadable += _closed_folders(path)
+        reports[0].unreadable += closed_folders(path)
     return reports
 
 
@@ -248,9 +247,3 @@ def _missing_before(file: FileReport) -> int:
     repaired = (file.header or {}).get("repaired")
     count = repaired.get("missing_before") if isinstance(repaired, dict) else None
     return count if isinstance(count, int) else 0
-
-
-def _closed_folders(path: Path) -> list[str]:
-    """Folders right below `path` that may not be read: nobody knows what is in them."""
-    folders = [entry.path for entry in os.scandir(path) if entry.is_dir()]
-    return sorted(folder for folder in folders if not os.access(folder, os.R_OK | os.X_OK))

@@ -91,3 +91,18 @@ def test_the_command_line_starts_without_heavy_packages() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
 
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("command", ["ls", "doctor"])
+def test_current_folder_that_is_gone(command: str, tmp_path: Path) -> None:
+    """What the system refuses before a command can say more is one line, not a traceback."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    program = f'rmdir "{gone}" && exec "{SCRIPT}" {command}'
+    keep = {name: value for name, value in os.environ.items() if not name.startswith("VERL_TRACE_")}
+    done = subprocess.run(
+        ["/bin/sh", "-c", program], cwd=gone, env=keep, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 2
+    assert done.stderr == "verl-trace: No such file or directory\n"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..reader import Run, find_runs, iter_trajectories
+from ..reader import Run, closed_folders, find_runs, iter_trajectories
 from ..reader.runs import UNKNOWN
 from ..reader.trees import Reading
 from .client import Client, Unreachable
@@ -49,6 +49,7 @@ def upload(
     tell = progress or (lambda _: None)
     # every target is resolved before the first call is sent: a second run with a bad name must not surprise half-way
     runs = find_runs(path)
+    result.unreadable += closed_folders(path)
     for writer in (writer for run in runs for writer in run.writers):
         # looked at before reading: a process that ends meanwhile must not look as if it had left its calls unfinished
         _ = writer.state
@@ -64,6 +65,7 @@ def upload(
         else:
             _replay(run, report, Client(target, max_wait=max_wait), workers, lambda: tell(result))
         result.seconds = time.monotonic() - began
+        result.unreadable += report.unreadable
     return result
 
 
@@ -128,6 +130,7 @@ def _note(report: RunReport, reading: Reading) -> None:
         report.note(f"{reading.skipped:,} trajectories were left out by sampling when they were recorded")
     if reading.lost_records:
         report.note(f"{reading.lost_records:,} records could not be written when they were recorded")
+    report.unreadable += sorted({str(damage.path) for damage in reading.damages if damage.kind == "unreadable"})
     for damage in reading.damages[:DAMAGES_NOTED]:
         report.note(f"damaged: {damage.path.name} at byte {damage.offset}, {damage.length} bytes: {damage.reason}")
     if len(reading.damages) > DAMAGES_NOTED:

@@ -30,7 +30,8 @@ class RunReport:
     """The upload of one run. `failures` has the first `FAILURES_KEPT` of `failed`.
 
     All counts but `trajectories` and `bytes` are calls; `interrupted`, `orphans` and `marked_texts` (strings that got
-    `TEXT_MARK`) count within the calls that were sent (dry run: would be).
+    `TEXT_MARK`) count within the calls that were sent (dry run: would be). `unreadable`: files that the operating
+    system refuses, wholly or in part; what is in them counts nowhere.
     """
 
     project_name: str
@@ -48,6 +49,7 @@ class RunReport:
     orphans: int = 0
     marked_texts: int = 0
     notes: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
 
     def count(self, *, size: int, interrupted: bool, orphan: bool, marked_texts: int) -> None:
         """Count what is special about a call that was sent, or would be."""
@@ -96,9 +98,10 @@ class RunReport:
 
 @dataclass
 class UploadResult:
-    """All runs of one upload."""
+    """All runs of one upload. `unreadable`: files and folders that could not be read, so that calls may be missing."""
 
     runs: list[RunReport] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
     dry_run: bool = False
     seconds: float = 0.0
 
@@ -130,6 +133,7 @@ class UploadResult:
             "sent": self.sent,
             "skipped": dict(self.skipped),
             "failed": self.failed,
+            "unreadable": self.unreadable,
             "seconds": round(self.seconds, 3),
             "runs": [run.as_json() for run in self.runs],
         }

@@ -70,6 +70,15 @@ def test_folder_that_cannot_be_made_is_a_failure(tmp_path: Path) -> None:
     assert "VERL_TRACE_DIR" in findings["folder"]["remedy"]
 
 
+def test_folder_that_the_system_cannot_name_is_a_failure(tmp_path: Path) -> None:
+    """A name that is too long is a finding like any other, also for the check of free space."""
+    code, findings = doctor(tmp_path / ("x" * 300) / "runs")
+
+    assert code == 1
+    assert "too long" in findings["folder"]["message"]
+    assert str(tmp_path) in findings["space"]["message"]
+
+
 def test_full_disk_is_a_failure(tmp_path: Path) -> None:
     """Less free space than the recorder leaves to others means that nothing is recorded."""
     code, findings = doctor(tmp_path, VERL_TRACE_MIN_FREE="900T")

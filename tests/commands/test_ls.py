@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+from verl_trace.commands.ls import ls
+
 SCRIPT = Path(sys.executable).with_name("verl-trace")
 
 
@@ -107,3 +110,21 @@ def test_listing_imports_nothing_heavy(tmp_path: Path, writer: type[Any]) -> Non
 
     assert done.returncode == 0, done.stderr
     assert b"exp1" in done.stdout
+
+
+def test_a_folder_that_cannot_be_read_is_told(
+    tmp_path: Path, writer: type[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside the table: a run that is not listed must not look like one that is not there."""
+    made = writer(tmp_path, "me/proj")
+    made.call("a")
+    made.close()
+    (tmp_path / "closed").mkdir()
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "closed" and allowed(path, mode))
+
+    ls(tmp_path)
+
+    out, err = capsys.readouterr()
+    assert "me/proj" in out
+    assert err == f"verl-trace: {tmp_path / 'closed'} cannot be read; it is not listed\n"

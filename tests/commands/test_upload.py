@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -100,6 +101,39 @@ def test_open_calls(run: Run, wandb_login: Server, recording: Any) -> None:
 
     assert code == 1
     assert "(1 still open)" in out
+
+
+def test_what_cannot_be_read_is_no_success(
+    run: Run, wandb_login: Server, recording: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 1, and the name: what the others have arrives, but nobody knows what is in a closed folder."""
+    recording.close()
+    closed = tmp_path / "runs" / "closed"
+    closed.mkdir()
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != closed and allowed(path, mode))
+
+    code, out, _ = run("upload", tmp_path / "runs")
+    _, as_json, _ = run("upload", tmp_path / "runs", "--json")
+
+    assert code == 1
+    assert "sent             2 calls" in out
+    assert f"{closed} cannot be read" in out
+    assert json.loads(as_json)["unreadable"] == [str(closed)]
+
+
+def test_a_file_that_cannot_be_read_is_no_success(run: Run, wandb_login: Server, recording: Any, writer: Any) -> None:
+    """The same for one file of a run; here a folder has its name, which nobody may read as a file, root included."""
+    recording.close()
+    other = writer(recording.folder.parent, recording.project, pid=4712)
+    other.path.unlink()
+    other.path.mkdir()
+
+    code, out, _ = run("upload", recording.folder)
+
+    assert code == 1
+    assert "sent             2 calls" in out
+    assert f"{other.path} cannot be read" in out
 
 
 def test_dry_run(run: Run, recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:

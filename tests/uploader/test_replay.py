@@ -239,6 +239,15 @@ def test_inputs_that_are_no_object(
     assert stored(project)[head["id"]]["inputs"] == {"value": [1, 2]}
 
 
+def test_project_name_beyond_ascii(proxy: Any, writer: Any, project: str, tmp_path: Path) -> None:
+    """The server's own id of this project would hold a `/`, were it not encoded for references."""
+    recording = writer(tmp_path, f"é-{project}")
+    recording.call("A.run")
+    recording.close()
+
+    assert upload(recording.folder).sent == 1
+
+
 def test_two_projects_in_one_folder(
     wandb_login: Server, writer: Any, project: str, tmp_path: Path, stored: Callable[[str], Any]
 ) -> None:
