@@ -246,3 +246,18 @@ def test_rotation_is_due_by_size_or_by_age_with_substance(tmp_path: Path) -> Non
         writer.append(line(1))
     assert writer.rotation_due(min_seal_bytes=1 << 20)
     writer.close()
+
+
+def test_an_environment_that_is_not_text_is_recorded_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that are no UTF-8 in a variable, half a surrogate pair in a name: the header is written, and is JSON."""
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", os.fsdecode(b"caf\xe9"))
+    about = {"project_name": "p", "experiment_name": "half \ud83d"}
+    writer = SegmentWriter(tmp_path, Identity(), about, Settings(folder=tmp_path, min_free=0), Counters())
+    assert writer.open()
+    assert writer.append(line(1))
+    writer.close()
+
+    assert numbers(tmp_path) == [1]
+    assert "cluster_name" in records(tmp_path)[0]["slurm"]
