@@ -45,8 +45,8 @@ def upload(
     Key and target are taken as W&B's tools do: WANDB_API_KEY or netrc, WANDB_BASE_URL, WF_TRACE_SERVER_URL,
     WANDB_ENTITY.
 
-    Exit codes: 0 every call has arrived; 1 some failed, must wait for their process or could not be read; 2 it could not
-    start.
+    Exit codes: 0 every call has arrived; 1 some failed, must wait for their process or could not be read; 2 it could
+    not start.
     """
     try:
         result = _upload(run, entity, project, dry_run)

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from verl_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op, with_context
 
-
 pool = ThreadPoolExecutor(2)
 
 

@@ -40,8 +40,8 @@ late = resident()
 writer = session.current().writer
 RolloutTraceConfig.reset()
 size, counters = writer._total, writer.counters.as_dict()
-print(json.dumps({"early": early, "late": late, "bytes": size, "counters": counters, "files": os.listdir(session_folder)}
-    if (session_folder := writer.folder) else None))
+files = os.listdir(writer.folder)
+print(json.dumps({"early": early, "late": late, "bytes": size, "counters": counters, "files": files}))
 """
 
 
