@@ -41,6 +41,7 @@ writer = session.current().writer
 RolloutTraceConfig.reset()
 size, counters = writer._total, writer.counters.as_dict()
 files = os.listdir(writer.folder)
+files = os.listdir(writer.folder)
 print(json.dumps({"early": early, "late": late, "bytes": size, "counters": counters, "files": files}))
 """
 
