@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import zstandard
+
 from verl_trace import RolloutTraceConfig
 
 Record = dict[str, Any]

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
 import pytest
+
 from verl_trace import rollout_trace_op
 from verl_trace.recorder import is_traced
 

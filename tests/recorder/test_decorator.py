@@ -7,6 +7,7 @@ import inspect
 from typing import Any
 
 import pytest
+
 from verl_trace import rollout_trace_op
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import BaseModel, computed_field
+
 from verl_trace import rollout_trace_attr, rollout_trace_op
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from verl_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
 
 

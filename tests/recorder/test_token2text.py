@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+
 from verl_trace import rollout_trace_op
 
 

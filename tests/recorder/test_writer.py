@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 import zstandard
+
 from verl_trace.recorder import appender, sealing
 from verl_trace.recorder.counters import Counters
 from verl_trace.recorder.identity import Identity
