@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 import pytest
+
 from verl_trace.demo.server_env import Server, start_server
 from verl_trace.schemas.files import run_folder_name, segment_file_name, writer_id
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 from typer.testing import CliRunner
+
 from verl_trace.cli import app
 
 COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands if command.callback)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from verl_trace.commands import checks
 
 SCRIPT = Path(sys.executable).with_name("verl-trace")

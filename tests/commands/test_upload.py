@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from verl_trace.cli import main
 from verl_trace.commands import upload_progress
 from verl_trace.demo.server_env import Server, start_server

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 from typer.testing import CliRunner, Result
+
 from verl_trace.cli import app
 from verl_trace.schemas.errors import BadTarget, NotARun
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from verl_trace.commands import demo as command
 from verl_trace.demo.read_back import ServerCall
 from verl_trace.demo.show import tree_lines

@@ -6,11 +6,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from zstandard import ZstdDecompressor
+
 from verl_trace.demo.rollout import Plan, Tokenizer
 from verl_trace.demo.run import Recorded, make_plan, record
 from verl_trace.schemas.files import parse_segment_name
 from verl_trace.schemas.lines import Line, parse_line
-from zstandard import ZstdDecompressor
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import requests
+
 from verl_trace.demo.server_env import Server, environment_python, start_server
 from verl_trace.schemas.errors import VerlTraceError
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from verl_trace.reader import find_runs
 from verl_trace.recorder import appender
 from verl_trace.recorder import writer as writer_module

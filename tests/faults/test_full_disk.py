@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from verl_trace import RolloutTraceConfig, rollout_trace_op
 from verl_trace.recorder import appender, session
 from verl_trace.recorder import limits as limits_module

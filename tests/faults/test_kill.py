@@ -18,6 +18,7 @@ from typing import Any
 
 import orjson
 import pytest
+
 from verl_trace.reader import Damage, find_runs
 from verl_trace.schemas.lines import parse_line
 

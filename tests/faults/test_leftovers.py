@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import zstandard
+
 from verl_trace.reader import find_runs
 from verl_trace.recorder import seal_dead
 

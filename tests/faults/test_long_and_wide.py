@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from verl_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
 from verl_trace.reader import find_runs, iter_trajectories
 from verl_trace.recorder.ids import new_id

@@ -15,6 +15,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
 from verl_trace.reader import find_runs
 from verl_trace.recorder import sealing
 from verl_trace.schemas.lines import parse_line

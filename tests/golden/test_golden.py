@@ -12,8 +12,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-import verl_trace
 import zstandard
+
+import verl_trace
 from verl_trace.reader import Call, Run, find_runs, iter_trajectories, summarise
 from verl_trace.viewer.listing import run_facts
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import verl_trace
 import zstandard
+
+import verl_trace
 from verl_trace.reader import find_runs, summarise
 
 SCHEMAS = Path(verl_trace.__file__).resolve().parent / "schemas"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import zstandard
+
 from verl_trace.reader import Run, Trajectory, find_runs, iter_trajectories
 from verl_trace.reader.trees import Reading
 

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+
 from verl_trace.reader.segments import SegmentLines
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import zstandard
+
 from verl_trace.reader import find_runs, summarise
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 import pytest
 import zstandard
+
 from verl_trace.reader import find_runs, iter_trajectories
 from verl_trace.reader.repair import repair
 from verl_trace.reader.verify import RunReport, verify

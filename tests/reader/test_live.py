@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from verl_trace.reader import Run, find_runs, iter_trajectories, summarise
 
 PROGRAM = """

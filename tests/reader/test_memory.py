@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import zstandard
+
 from verl_trace.reader import find_runs, iter_trajectories
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
+
 from verl_trace.reader.repair import repair
 from verl_trace.reader.verify import verify
 from verl_trace.schemas.errors import BadTarget

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from verl_trace.reader import find_runs, iter_trajectories, summarise
 from verl_trace.reader.segments import SegmentLines
 from verl_trace.reader.trees import Reading

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from verl_trace.reader import iter_trajectories
 
 Shape = Callable[[Any], dict[int, list[tuple[int, int | None, str]]]]

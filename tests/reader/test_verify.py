@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import zstandard
+
 from verl_trace.reader import find_runs
 from verl_trace.reader.pairing import Pairing
 from verl_trace.reader.verify import RunReport, verify

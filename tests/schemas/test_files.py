@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from verl_trace.schemas.files import parse_segment_name, run_folder_name, segment_file_name, writer_id
 
 

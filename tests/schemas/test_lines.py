@@ -8,6 +8,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from verl_trace.schemas.lines import parse_line
 
 json_values = st.recursive(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import requests
+
 from verl_trace.demo.server_env import Server
 
 AUTH = ("api", "any")

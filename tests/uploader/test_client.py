@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from verl_trace.schemas.errors import CannotStart
 from verl_trace.uploader.client import Client, Unreachable
 from verl_trace.uploader.payload import Encoded

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+
 from verl_trace.uploader.client import Client
 from verl_trace.uploader.ops import OBJECT_DIGEST, Ops, op_object_id
 from verl_trace.uploader.target import resolve

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from verl_trace.demo.server_env import Server
 from verl_trace.uploader.ops import OBJECT_DIGEST
 from verl_trace.uploader.pipeline import upload

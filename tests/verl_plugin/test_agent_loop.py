@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+
 from verl_trace.recorder.context import extra_attributes
 from verl_trace.verl_plugin import agent_loop
 

@@ -8,31 +8,44 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from verl_trace.verl_plugin import hooks, import_hook, ray_env, rollout_trace
 
-Watched = dict[str, Callable[[ModuleType], None]]
+from verl_trace.verl_plugin import extra, hooks, import_hook, ops, ray_env, rollout_trace
+
+Watched = dict[str, list[Callable[[ModuleType], None]]]
 
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     """What `install` asks to be called for, in a process where nothing was installed yet."""
     found: Watched = {}
-    monkeypatch.setattr(import_hook, "after_import", found.__setitem__)
+    monkeypatch.setattr(import_hook, "after_import", lambda name, call: found.setdefault(name, []).append(call))
     monkeypatch.setattr(hooks, "_installed", False)
-    for name in ("VERL_TRACE_DISABLED", ray_env.DRIVER_DISABLED):
+    for name in ("VERL_TRACE_DISABLED", ray_env.DRIVER_DISABLED, extra.VARIABLE, ops.VARIABLE):
         # set first, so that what `install` sets is taken away again
         monkeypatch.setenv(name, "")
     return found
 
 
-def test_three_modules_are_watched_once(watched: Watched) -> None:
-    """The second time, as when both the entry point and the variable load the plugin, nothing happens."""
+THREE = {"verl.experimental.agent_loop.agent_loop": 2, "verl.trainer.constants_ppo": 1, "verl.utils.rollout_trace": 1}
+EXTRA = {
+    "verl.experimental.agent_loop.agent_loop": 3,
+    "verl.experimental.agent_loop.tool_agent_loop": 1,
+    "verl.tools.base_tool": 1,
+    "verl.tools.function_tool": 1,
+}
+
+
+@pytest.mark.parametrize(("variable", "expected"), [("", {**THREE, **EXTRA}), ("1", {**THREE, **EXTRA}), ("0", THREE)])
+def test_modules_are_watched_once(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, variable: str, expected: dict[str, int]
+) -> None:
+    """The second time, as when both the entry point and the variable load the plugin, nothing happens.
+
+    With VERL_TRACE_EXTRA=0 no module is watched for what verl leaves undecorated.
+    """
+    monkeypatch.setenv(extra.VARIABLE, variable)
     hooks.install()
-    assert sorted(watched) == [
-        "verl.experimental.agent_loop.agent_loop",
-        "verl.trainer.constants_ppo",
-        "verl.utils.rollout_trace",
-    ]
+    assert {name: len(callbacks) for name, callbacks in watched.items()} == expected
 
     watched.clear()
     hooks.install()
@@ -46,7 +59,7 @@ def test_disabled_watches_nothing_to_replace(watched: Watched, monkeypatch: pyte
     monkeypatch.setenv(variable, "1")
     hooks.install()
 
-    assert watched == {"verl.trainer.constants_ppo": ray_env.carry_switch}
+    assert watched == {"verl.trainer.constants_ppo": [ray_env.carry_switch]}
     assert not hooks.installed()
 
 
@@ -58,7 +71,7 @@ def test_late_plugin_claims_its_own_backend_only(
     monkeypatch.setattr(rollout_trace, "replace", lambda module, backends: claimed.append(backends))
     monkeypatch.setitem(sys.modules, "verl.utils.rollout_trace", ModuleType("rollout_trace"))
     hooks.install()
-    watched["verl.utils.rollout_trace"](ModuleType("rollout_trace"))
+    watched["verl.utils.rollout_trace"][0](ModuleType("rollout_trace"))
 
     assert claimed == [{"jsonl"}]
     assert "imported before verl-trace" in capsys.readouterr().err

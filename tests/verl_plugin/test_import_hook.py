@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
 from verl_trace.verl_plugin import import_hook
 
 MakeModule = Callable[[str], str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from verl_trace.verl_plugin.folder import span_folder
 from verl_trace.verl_plugin.offline import decide
 

@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+
 from verl_trace.verl_plugin import ray_env
 
 

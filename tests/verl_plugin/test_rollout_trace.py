@@ -1,78 +1,17 @@
-"""The stand-ins for verl's decorators, over a module with the shape of an older verl: no `trace=`, fewer parameters."""
+"""The stand-ins for verl's decorators, over a module with the shape of an older verl: fewer parameters."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import inspect
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
 from verl_trace.recorder.session import current
 from verl_trace.verl_plugin import rollout_trace
-
-
-class OldConfig:
-    """The configuration of verl 0.6, reduced to what its decorators need."""
-
-    _instance: Any = None
-    _initialized = False
-    backend: str | None = None
-    client: object | None = None
-    token2text = False
-    project_name: str | None = None
-    experiment_name: str | None = None
-
-    @classmethod
-    def get_instance(cls) -> Any:
-        if cls._instance is None:
-            cls._instance = cls()
-        return cls._instance
-
-    @classmethod
-    def init(cls, project_name: str, experiment_name: str, backend: str | None, token2text: bool = False) -> None:
-        config = cls.get_instance()
-        if not config._initialized:
-            config.backend, config.client, config._initialized = backend, f"client of {backend}", True
-
-    @classmethod
-    def reset(cls) -> None:
-        cls._instance = None
-
-
-@pytest.fixture
-def verl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A module like verl's with the stand-ins in place; `log` has what its own functions were asked."""
-    monkeypatch.setenv("VERL_TRACE_DIR", str(tmp_path))
-    for name in ("WANDB_MODE", "VERL_TRACE_OFFLINE", "VERL_TRACE_DISABLED"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    module: Any = ModuleType("rollout_trace")
-    module.log = []
-    module.RolloutTraceConfig = type("RolloutTraceConfig", (), dict(OldConfig.__dict__))
-
-    def rollout_trace_op(func: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(func)
-        def own(*args: Any, **kwargs: Any) -> Any:
-            module.log.append(func.__name__)
-            return func(*args, **kwargs)
-
-        return own
-
-    @contextlib.contextmanager
-    def rollout_trace_attr(step: int | None = None) -> Iterator[None]:
-        module.log.append(f"step {step}")
-        yield
-
-    module.rollout_trace_op, module.rollout_trace_attr = rollout_trace_op, rollout_trace_attr
-    rollout_trace.replace(module)
-    yield module
-    module.RolloutTraceConfig.reset()
 
 
 def roll(verl: Any) -> tuple[int, int]:
@@ -167,11 +106,11 @@ def test_wrong_arguments_are_verls_to_refuse(verl: Any) -> None:
         verl.RolloutTraceConfig.init("p", "e", "jsonl", max_samples_per_step_per_worker=3)
 
 
-def test_unknown_shape_is_left_whole() -> None:
+def test_unknown_shape_is_left_whole(verl: Any) -> None:
     """A verl whose module lacks one of the names is not half replaced."""
     module: Any = ModuleType("rollout_trace")
     module.rollout_trace_op = own = object()
-    module.RolloutTraceConfig = type("RolloutTraceConfig", (), dict(OldConfig.__dict__))
+    module.RolloutTraceConfig = type("RolloutTraceConfig", (), dict(verl.RolloutTraceConfig.__dict__))
     before = module.RolloutTraceConfig.__dict__["init"]
 
     with pytest.raises(AttributeError):

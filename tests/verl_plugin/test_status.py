@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from verl_trace.verl_plugin import status
 
 OLDEST = "__version__ = '0.5.0'\n"
@@ -52,7 +53,7 @@ def test_way_is_told(install: Callable[[str], None], source: str, variables: dic
 @pytest.mark.parametrize(
     ("source", "variables", "word"),
     [
-        (OLDEST, {"VERL_USE_EXTERNAL_MODULES": "verl_trace.verl_plugin"}, "0.6.1"),
+        (OLDEST, {"VERL_USE_EXTERNAL_MODULES": "verl_trace.verl_plugin"}, "python3 -m verl_trace.verl_plugin"),
         (BY_VARIABLE, {}, "VERL_USE_EXTERNAL_MODULES=verl_trace.verl_plugin"),
         (BY_ENTRY_POINT, {"VERL_USE_EXTERNAL_PLUGINS": "none"}, "VERL_USE_EXTERNAL_PLUGINS=none"),
     ],

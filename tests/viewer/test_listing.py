@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from verl_trace.reader import find_runs, summarise
 from verl_trace.viewer.listing import listing, run_facts
 from verl_trace.viewer.text import human_bytes, plain_table, visible

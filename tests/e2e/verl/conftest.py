@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import zstandard
+
 from verl_trace.schemas.lines import parse_line
 
 HERE = Path(__file__).resolve().parent

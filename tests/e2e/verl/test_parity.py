@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from verl_trace.demo.server_env import Server, start_server
 
 pytestmark = pytest.mark.e2e
