@@ -7,14 +7,14 @@ Invariants
 4. A verl that does not look as expected is left as it is, with one warning.
 
 `hooks` says what is watched, `import_hook` how; `rollout_trace` replaces the decorators, `agent_loop` adds what the
-worker of verl does not say, `ray_env` carries settings to the workers, `offline` and `folder` decide, `status` tells
-people.
+worker of verl does not say, `extra` and `ops` record what nobody decorated, with `standin`; `ray_env` carries settings
+to the workers, `offline` and `folder` decide, `status` tells people.
 """
 
 from ..recorder.counters import warn_once
 from .status import Status, status
 
-__all__ = ["Status", "status"]
+__all__ = ["Status", "load", "status"]
 
 try:
     from .hooks import install
@@ -22,3 +22,7 @@ try:
     install()
 except Exception as error:  # noqa: BLE001
     warn_once("plugin", f"the verl plugin is off: {type(error).__name__}: {error}; verl runs unchanged")
+
+
+def load() -> None:
+    """Nothing more than the import: a name for Ray's `worker_process_setup_hook`."""

@@ -24,6 +24,7 @@ from .rollout_trace import recording
 __all__ = ["replace"]
 
 _TQ_WORKER = "AgentLoopWorkerTQ"
+_LIMIT = "max_samples_per_step_per_worker"
 # Of its own: drawing from numpy's or Python's would change what verl draws next.
 _random = random.Random()
 
@@ -36,8 +37,12 @@ class _Trajectory(dict[str, Any]):
 
 def replace(module: ModuleType) -> None:
     """Wrap two functions of `verl.experimental.agent_loop.agent_loop`, which has just been executed."""
-    # verl 0.6 keeps the methods in a base, and AgentLoopWorker is an actor class already
-    worker = getattr(module, "AgentLoopWorkerBase", None) or module.AgentLoopWorker
+    # verl 0.6 keeps the methods in a base, and AgentLoopWorker is an actor class already, as in 0.5
+    worker: Any = getattr(module, "AgentLoopWorkerBase", None) or module.AgentLoopWorker
+    is_class = inspect.isclass(worker)
+    if not is_class:
+        # 0.5 has neither a uid, nor a default trainer that switches tracing off, nor a sampling limit
+        return
     run, info = worker.__dict__["_run_agent_loop"], module.get_trajectory_info
     config = module.RolloutTraceConfig
     worker._run_agent_loop = _run_agent_loop(run)
@@ -92,7 +97,8 @@ def _get_trajectory_info(original: Callable[..., Awaitable[Any]], config: Any) -
     @functools.wraps(original)
     async def get_trajectory_info(*args: Any, **kwargs: Any) -> Any:
         found = await original(*args, **kwargs)
-        limit = config.get_instance().max_samples_per_step_per_worker if recording() else None
+        # verl 0.6 has no limit
+        limit = getattr(config.get_instance(), _LIMIT, None) if recording() else None
         if limit is None:
             return found
         try:

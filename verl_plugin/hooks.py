@@ -8,13 +8,19 @@ from types import ModuleType
 
 from ..recorder.counters import warn_once
 from ..recorder.settings import disabled
-from . import agent_loop, import_hook, ray_env, rollout_trace
+from . import agent_loop, extra, import_hook, ops, ray_env, rollout_trace
 
 __all__ = ["install", "installed"]
 
 _TRACE = "verl.utils.rollout_trace"
 _AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
 _CONSTANTS = "verl.trainer.constants_ppo"
+_EXTRA = {
+    "verl.tools.base_tool": extra.watch_tools,
+    "verl.tools.function_tool": extra.watch_function_tools,
+    _AGENT_LOOP: extra.watch_agent_loops,
+    "verl.experimental.agent_loop.tool_agent_loop": extra.watch_tool_calls,
+}
 _installed = False
 
 
@@ -35,8 +41,13 @@ def install() -> None:
         return
     _installed = True
     import_hook.after_import(_TRACE, _late if _TRACE in sys.modules else rollout_trace.replace)
-    import_hook.after_import(_AGENT_LOOP, _agent_loop)
+    import_hook.after_import(_AGENT_LOOP, agent_loop.replace)
+    import_hook.after_import(_AGENT_LOOP, ray_env.replace_manager)
     import_hook.after_import(_CONSTANTS, ray_env.replace)
+    if extra.switched_on():
+        for module, watch in _EXTRA.items():
+            import_hook.after_import(module, watch)
+    ops.watch()
 
 
 def _late(module: ModuleType) -> None:
@@ -47,8 +58,3 @@ def _late(module: ModuleType) -> None:
         "or import verl_trace.verl_plugin first",
     )
     rollout_trace.replace(module, backends=frozenset({"jsonl"}))
-
-
-def _agent_loop(module: ModuleType) -> None:
-    agent_loop.replace(module)
-    ray_env.replace_manager(module)

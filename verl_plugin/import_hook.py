@@ -14,25 +14,26 @@ from ..recorder.counters import warn_once
 __all__ = ["after_import", "cancel"]
 
 _Callback = Callable[[ModuleType], None]
-_waiting: dict[str, _Callback] = {}
+_waiting: dict[str, list[_Callback]] = {}
 
 
 def after_import(name: str, callback: _Callback) -> None:
     """Call `callback(module)` once, when module `name` has been executed; at once where that has happened already.
 
-    What `callback` raises becomes a warning: the import goes on as if there were no callback.
+    Several callbacks for one module are called in the order in which they were given. What one raises becomes a
+    warning: the import goes on as if there were no callback.
     """
     module = sys.modules.get(name)
     if module is not None and not _is_being_executed(module):
         _call(callback, module)
         return
-    _waiting[name] = callback
+    _waiting.setdefault(name, []).append(callback)
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 def cancel(name: str) -> None:
-    """Forget the callback for `name`, if it still waits."""
+    """Forget the callbacks for `name`, if they still wait."""
     _waiting.pop(name, None)
     if not _waiting:
         sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
@@ -74,9 +75,9 @@ class _Loader(importlib.abc.Loader):
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        callback = _waiting.get(module.__name__)
-        if callback is not None:
-            cancel(module.__name__)
+        callbacks = _waiting.get(module.__name__, [])
+        cancel(module.__name__)
+        for callback in callbacks:
             _call(callback, module)
 
 

@@ -7,11 +7,12 @@ environment. Either way, what the user wrote into a runtime environment stays as
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -19,11 +20,14 @@ from ..recorder.counters import warn_once
 from .folder import FOLDER_VARIABLE, span_folder
 from .offline import OFFLINE_VARIABLE, decide
 
-__all__ = ["DRIVER_DISABLED", "carry_switch", "forwarded", "replace", "replace_manager"]
+__all__ = ["DRIVER_DISABLED", "LOADER_VARIABLE", "carry_switch", "forwarded", "replace", "replace_manager"]
 
 PREFIX = "VERL_TRACE_"
 # Which modules verl loads in a worker is a variable too, of verl's.
-_LOADER_VARIABLE = "VERL_USE_EXTERNAL_MODULES"
+LOADER_VARIABLE = "VERL_USE_EXTERNAL_MODULES"
+# verl's own function for it, in the package since 0.6.
+_LOADER = "import_external_libs"
+_HOOK = "worker_process_setup_hook"
 # Tells workers that VERL_TRACE_DISABLED is set on the driver. verl forwards nothing that the driver's own environment
 # has, so the variable itself cannot travel in its list.
 DRIVER_DISABLED = "VERL_TRACE_DRIVER_DISABLED"
@@ -36,8 +40,8 @@ def forwarded(explicit: Mapping[str, Any] | None = None) -> dict[str, str]:
     out = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
     out[FOLDER_VARIABLE] = str(span_folder(seen))
     out[OFFLINE_VARIABLE] = "1" if decide(seen).offline else "0"
-    if os.environ.get(_LOADER_VARIABLE):
-        out[_LOADER_VARIABLE] = os.environ[_LOADER_VARIABLE]
+    if os.environ.get(LOADER_VARIABLE):
+        out[LOADER_VARIABLE] = os.environ[LOADER_VARIABLE]
     return {name: value for name, value in out.items() if name not in explicit}
 
 
@@ -52,11 +56,19 @@ def replace(module: ModuleType) -> None:
             variables = runtime_env.setdefault("env_vars", {})
             for name, value in forwarded(_users_variables(*args, **kwargs)).items():
                 variables.setdefault(name, value)
+            if "verl" in sys.modules and not hasattr(sys.modules["verl"], _LOADER):
+                _load_by_hook(runtime_env)
         except Exception as error:  # noqa: BLE001
             warn_once("ray-env", f"settings do not reach the workers: {type(error).__name__}: {error}")
         return runtime_env
 
     module.get_ppo_ray_runtime_env = get_ppo_ray_runtime_env  # type: ignore[attr-defined]
+
+
+def _load_by_hook(runtime_env: Any) -> None:
+    """Have Ray load the plugin when a worker starts: verl 0.5 loads none. Once per job, since workers inherit it."""
+    if runtime_env.setdefault(_HOOK, f"{__package__}.load") != f"{__package__}.load":
+        warn_once("ray-hook", f"the runtime environment has a {_HOOK} already: let it import {__package__}")
 
 
 def _users_variables(config: Any = None, **_: Any) -> dict[str, Any]:
@@ -75,28 +87,46 @@ def replace_manager(module: ModuleType) -> None:
     """Wrap how `AgentLoopManager` starts workers, for programs that called `ray.init` without verl's environment."""
     manager = module.AgentLoopManager
     original = manager.__dict__.get("_init_agent_loop_workers")
-    if inspect.iscoroutinefunction(original):
+    if original is not None:
         manager._init_agent_loop_workers = _start_workers(original)
 
 
-def _start_workers(original: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    @functools.wraps(original)
-    async def init_agent_loop_workers(self: Any, *args: Any, **kwargs: Any) -> Any:
-        workers_class = getattr(self, "agent_loop_workers_class", None)
-        try:
-            missing = _missing() if workers_class is not None else {}
-        except Exception as error:  # noqa: BLE001
-            warn_once("ray-env", f"settings do not reach the workers: {type(error).__name__}: {error}")
-            missing = {}
-        if not missing:
-            return await original(self, *args, **kwargs)
-        self.agent_loop_workers_class = _WithVariables(workers_class, missing)
-        try:
-            return await original(self, *args, **kwargs)
-        finally:
-            self.agent_loop_workers_class = workers_class
+def _start_workers(original: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(original):
 
-    return init_agent_loop_workers
+        @functools.wraps(original)
+        async def init_async(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with _variables_for_workers(self):
+                return await original(self, *args, **kwargs)
+
+        return init_async
+
+    # before verl 0.7
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _variables_for_workers(self):
+            return original(self, *args, **kwargs)
+
+    return init
+
+
+@contextlib.contextmanager
+def _variables_for_workers(manager: Any) -> Iterator[None]:
+    """Have the manager start its workers with the settings, where they would not inherit them."""
+    workers_class = getattr(manager, "agent_loop_workers_class", None)
+    try:
+        missing = _missing() if workers_class is not None else {}
+    except Exception as error:  # noqa: BLE001
+        warn_once("ray-env", f"settings do not reach the workers: {type(error).__name__}: {error}")
+        missing = {}
+    if not missing:
+        yield
+        return
+    manager.agent_loop_workers_class = _WithVariables(workers_class, missing)
+    try:
+        yield
+    finally:
+        manager.agent_loop_workers_class = workers_class
 
 
 def _missing() -> dict[str, str]:

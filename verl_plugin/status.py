@@ -57,7 +57,7 @@ def _how(source: str, environ: Mapping[str, str]) -> tuple[str | None, str]:
         return f"entry point {ENTRY_POINT_GROUP}", ""
     if _MODULES in source:
         return None, f"this verl loads plugins by variable only; set {_MODULES}={MODULE} on the driver and the workers"
-    return None, "this verl loads no plugins; 0.6.1 is the oldest version that does"
+    return None, f"this verl loads no plugins; train with: python3 -m {MODULE} verl.trainer.main_ppo …"
 
 
 def _source_of_verl() -> str | None:
