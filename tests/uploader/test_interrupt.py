@@ -27,7 +27,14 @@ def test_ctrl_c_ends_at_once(proxy: Any, writer: Any, project: str, tmp_path: Pa
     program = "from verl_trace.cli import main; import sys; sys.argv[0] = 'verl-trace'; main()"
     command = [sys.executable, "-c", program, "upload", str(recording.folder)]
     process = subprocess.Popen(
-        command, env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+        command,
+        env=dict(os.environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        # a shell starts background jobs with SIGINT ignored, and children inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert asked.wait(60), process.communicate()
