@@ -35,14 +35,14 @@ _account = threading.RLock()
 class Items:
     """The encoded items of one generator: all up to `limit` bytes (0: no limit), beyond it the last one only."""
 
-    __slots__ = ("_last", "_limit", "_parts", "_size", "count", "omitted")
+    __slots__ = ("_kept", "_last", "_limit", "count", "omitted")
 
     def __init__(self, limit: int) -> None:
         self.count = 0
         self.omitted = 0
         self._limit = limit
-        self._size = 0
-        self._parts: list[bytes] = []
+        # one buffer: small items as objects of their own would take many times their size
+        self._kept = bytearray()
         self._last = b""
 
     def add(self, item: bytes) -> None:
@@ -50,14 +50,14 @@ class Items:
         global _held
         self.count += 1
         if not self._last:
-            size = len(item)
+            size = len(item) + 1
             with _account:
-                fits = (not self._limit or self._size + size <= self._limit) and _held + size <= MAX_HELD
+                fits = (not self._limit or len(self._kept) + size <= self._limit) and _held + size <= MAX_HELD
                 if fits:
                     _held += size
+                    self._kept += item
+                    self._kept += b","
             if fits:
-                self._size += size
-                self._parts.append(item)
                 return
         else:
             self.omitted += 1
@@ -65,21 +65,23 @@ class Items:
 
     def take(self) -> bytes:
         """All items as a JSON array, with a mark where some are missing; they are held no longer."""
-        parts, self._parts = self._parts, []
-        self._release()
+        parts: list[bytes | bytearray] = [b"[", self._kept]
         if self.omitted:
-            parts.append(
-                encode({"_omitted": "items beyond VERL_TRACE_YIELD_BYTES", "_type": "items", "size": self.omitted})
-            )
+            mark = {"_omitted": "items beyond VERL_TRACE_YIELD_BYTES", "_type": "items", "size": self.omitted}
+            parts += (encode(mark), b",")
         if self._last:
             parts.append(self._last)
-        return b"[" + b",".join(parts) + b"]"
+        else:
+            parts[-1] = parts[-1][:-1]
+        out = b"".join((*parts, b"]"))
+        self._release()
+        return out
 
     def _release(self) -> None:
         global _held
         with _account:
-            _held -= self._size
-        self._size = 0
+            _held -= len(self._kept)
+            self._kept = bytearray()
 
     __del__ = _release
 

@@ -39,8 +39,8 @@ def plain(self: int, b: int = 2) -> int:
 
 
 @rollout_trace_op()
-async def coroutine(agent: int) -> int:
-    return agent
+async def coroutine(agent: object) -> int:
+    return 7
 
 
 @rollout_trace_op(name="numbers")
@@ -168,7 +168,7 @@ MARK = {"_type": "Sub"}
 
 CALLS: dict[str, tuple[Callable[[], Any], str, dict[str, Any]]] = {
     "a plain function keeps its first argument": (lambda: plain(1), "plain", {"self": 1, "b": 2}),
-    "even an instance": (lambda: coroutine(AGENT), "coroutine", {"agent": MARK}),  # type: ignore[arg-type]
+    "even an instance": (lambda: coroutine(AGENT), "coroutine", {"agent": MARK}),
     "a name": (lambda: generator(3), "numbers", {"n": 3}),
     "an async generator": (lambda: async_generator(2), "async_generator", {"n": 2}),
     "a method": (lambda: AGENT.method(1), "Agent.method", {"x": 1}),
