@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -74,7 +75,7 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
             return default
         try:
             value = _size(text)
-            if value < 0:
+            if value < 0 or not math.isfinite(value):
                 raise ValueError
         except ValueError:
             problems.append(f"{name}={text!r} is not a number; using {default:g}")

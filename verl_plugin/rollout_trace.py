@@ -140,7 +140,14 @@ def _reset(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _is_ours(backend: object) -> bool:
-    return backend in _backends and (backend != "weave" or decide().offline)
+    if backend not in _backends:
+        return False
+    try:
+        return backend != "weave" or decide().offline
+    except Exception as error:  # noqa: BLE001
+        # a user without a home folder, for one
+        warn_once("offline", f"is W&B offline? {type(error).__name__}: {error}; backend=weave stays verl's own")
+        return False
 
 
 def _choose(config: Any, given: dict[str, Any]) -> None:
@@ -151,7 +158,11 @@ def _choose(config: Any, given: dict[str, Any]) -> None:
     config.client = None
     config._initialized = True
     _chosen = True
-    pin_folder()
+    try:
+        pin_folder()
+    except Exception as error:  # noqa: BLE001
+        # a current folder that is gone, a user without a home folder: `start` says what that means for the recording
+        warn_once("folder", f"no folder to record to: {type(error).__name__}: {error}; set VERL_TRACE_DIR")
     sessions.start(
         given["project_name"],
         given["experiment_name"],

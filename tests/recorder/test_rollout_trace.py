@@ -151,3 +151,12 @@ def test_dropped_fields_are_marked(unstarted: Any, monkeypatch: pytest.MonkeyPat
 
     start = unstarted.finish("start")[0]
     assert start["inputs"]["depth"] == {"_omitted": "VERL_TRACE_DROP_FIELDS", "_type": "int"}
+
+
+@pytest.mark.parametrize("text", ["inf", "nan", "1e999", "-1", "much"])
+def test_a_number_that_is_none_keeps_the_default(unstarted: Any, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """One bad variable is one warning; the recording starts all the same."""
+    monkeypatch.setenv("VERL_TRACE_SEGMENT_BYTES", text)
+    unstarted.start()
+    Loop().run()
+    assert len(unstarted.finish("end")) == 1

@@ -117,3 +117,21 @@ def test_unknown_shape_is_left_whole(verl: Any) -> None:
         rollout_trace.replace(module)
     assert module.rollout_trace_op is own
     assert module.RolloutTraceConfig.__dict__["init"] is before
+
+
+@pytest.mark.parametrize("backend", ["weave", "jsonl"])
+def test_no_home_and_no_folder_reach_no_caller(
+    verl: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], backend: str
+) -> None:
+    """A user without a home folder, a current folder that is gone: a warning, and training goes on."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(rollout_trace, "decide", fail)
+    monkeypatch.setattr(rollout_trace, "pin_folder", fail)
+    verl.RolloutTraceConfig.init("p", "e", backend)
+
+    assert roll(verl) == (2, 3)
+    verl.RolloutTraceConfig.reset()
+    assert "Could not determine home directory." in capfd.readouterr().err
