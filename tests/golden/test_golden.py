@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The golden run as it lies there long after: in a fresh clone its files are young, and might still be written."""
     folder = tmp_path_factory.mktemp("golden") / V1.name
     shutil.copytree(V1, folder)
-    for path in folder.iterdir():
+    for path in folder.rglob("*.jsonl*"):
         os.utime(path, (0, 0))
     (run,) = find_runs(folder)
     return run
