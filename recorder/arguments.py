@@ -22,6 +22,7 @@ class ArgumentBinder:
         "_args_name",
         "_is_plain",
         "_keyword_only",
+        "_keywords",
         "_kwargs_name",
         "_names",
         "_positional",
@@ -45,6 +46,7 @@ class ArgumentBinder:
                 self._positional.append((parameter.name, parameter.default))
                 self._positional_only += parameter.kind is parameter.POSITIONAL_ONLY
         self._names = tuple(name for name, _ in self._positional)
+        self._keywords = frozenset((*self._names[self._positional_only :], *(name for name, _ in self._keyword_only)))
         self._is_plain = not self._keyword_only and self._args_name is None and self._kwargs_name is None
 
     @property
@@ -68,18 +70,21 @@ class ArgumentBinder:
         return out
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-        count, given = len(args), len(self._names)
+        names, first = self._names, self._positional_only
+        count, given, taken = len(args), len(names), 0
         if count > given and self._args_name is None:
             return None
-        rest = dict(kwargs)
-        out: dict[str, Any] = dict(zip(self._names, args, strict=False))
-        if rest and not rest.keys().isdisjoint(self._names[self._positional_only : count]):
-            # given twice
-            return None
+        out: dict[str, Any] = dict(zip(names, args, strict=False))
+        if kwargs and count > first:
+            for name in names[first:count]:
+                if name in kwargs:
+                    # given twice
+                    return None
         for position in range(count, given):
             name, default = self._positional[position]
-            if position >= self._positional_only and name in rest:
-                out[name] = rest.pop(name)
+            if position >= first and name in kwargs:
+                out[name] = kwargs[name]
+                taken += 1
             elif default is not _EMPTY:
                 out[name] = default
             else:
@@ -87,15 +92,16 @@ class ArgumentBinder:
         if self._args_name is not None:
             out[self._args_name] = args[given:]
         for name, default in self._keyword_only:
-            if name in rest:
-                out[name] = rest.pop(name)
+            if name in kwargs:
+                out[name] = kwargs[name]
+                taken += 1
             elif default is not _EMPTY:
                 out[name] = default
             else:
                 return None
         if self._kwargs_name is not None:
-            out[self._kwargs_name] = rest
-        elif rest:
+            out[self._kwargs_name] = {k: v for k, v in kwargs.items() if k not in self._keywords} if kwargs else {}
+        elif taken != len(kwargs):
             return None
         return out
 

@@ -35,15 +35,20 @@ def new_id(now_ns: int) -> str:
     a tick of about a quarter of a microsecond that is never reused.
     """
     state = _state
-    # 48 bits of milliseconds and 12 of their 4096ths, as section 6.2, method 3 of the RFC proposes.
-    millis, rest = divmod(now_ns, 1_000_000)
-    tick = (millis << 12) | (rest * 4096 // 1_000_000)
+    # 48 bits of milliseconds and 12 of their 4096ths, as section 6.2, method 3 of the RFC proposes; 4096 / 1,000,000.
+    tick = now_ns * 64 // 15_625
     if tick <= state.last:
         tick = state.last + 1
     state.last = tick
-    low = 0x8000000000000000 | state.bits(62)
-    text = f"{tick >> 12:012x}7{tick & 0xFFF:03x}{low:016x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    low = state.bits(62)
+    # one formatting: slices and f-strings take twice as long
+    return "%08x-%04x-7%03x-%04x-%012x" % (  # noqa: UP031
+        tick >> 28,
+        tick >> 12 & 0xFFFF,
+        tick & 0xFFF,
+        0x8000 | low >> 48,
+        low & 0xFFFFFFFFFFFF,
+    )
 
 
 # The second and its text, in one tuple so that threads never see halves of two updates.
