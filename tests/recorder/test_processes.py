@@ -191,7 +191,13 @@ def audit(event, args):
     if event.startswith("socket.") and event != "socket.gethostname":
         print("socket event", event, args)
 sys.addaudithook(audit)
-init(); calls(0, 10); RolloutTraceConfig.reset()
+import dataclasses
+@dataclasses.dataclass
+class Item: x: int
+class Thing: pass
+init(); calls(0, 10)
+for odd in (Item(1), Thing(), {1, 2}, b"x", float("nan")): Tool().execute(odd)
+RolloutTraceConfig.reset()
 print([m for m in ("weave", "wandb", "typer", "requests", "rich", "numpy", "torch", "http", "ssl") if m in sys.modules])
 """
     out, _ = run(tmp_path, code, http_proxy="http://127.0.0.1:1", https_proxy="http://127.0.0.1:1")
