@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,43 @@ def test_second_upload_sends_no_call(proxy: Any, writer: Any, project: str, tmp_
     assert (again.recorded, again.sent, dict(again.skipped)) == (5, 1, {ALREADY_STORED: 4})
     assert (third.recorded, third.sent, dict(third.skipped)) == (5, 0, {ALREADY_STORED: 5})
     assert len(proxy.sent("/calls/complete")) == 1
+
+
+def test_a_copy_uploads_from_anywhere(proxy: Any, writer: Any, project: str, tmp_path: Path) -> None:
+    """A run moved to another place under another name has the same ids: what is stored is not sent again."""
+    recording = writer(tmp_path / "runs", project)
+    record_tree(recording)
+    recording.close()
+    upload(tmp_path / "runs")
+    (run,) = (tmp_path / "runs").iterdir()
+    copy = tmp_path / "elsewhere" / "of another user"
+    shutil.copytree(run, copy)
+    shutil.rmtree(tmp_path / "runs")
+    proxy.requests.clear()
+
+    again = upload(copy)
+
+    assert (again.recorded, again.sent, dict(again.skipped)) == (4, 0, {ALREADY_STORED: 4})
+    assert not proxy.sent("/calls/complete")
+
+
+def test_sample_indexes_of_mixed_types(
+    wandb_login: Server, writer: Any, project: str, tmp_path: Path, stored: Callable[[str], Any]
+) -> None:
+    """An int, a UUID and a negative step in one run arrive as they are."""
+    recording = writer(tmp_path, project)
+    wanted = {}
+    for index in (7, "0b7cc0e2-8a4c-4c35-9d68-6c3c5a2b11b0", "7"):
+        root = recording.start("A.run", step=-1, sample_index=index)
+        recording.end(root)
+        wanted[root["id"]] = index
+    recording.close()
+
+    upload(tmp_path)
+
+    rows = stored(project)
+    assert {key: row["attributes"]["sample_index"] for key, row in rows.items()} == wanted
+    assert {row["attributes"]["step"] for row in rows.values()} == {-1}
 
 
 def test_calls_of_a_killed_process(
