@@ -1,5 +1,6 @@
 """`VERL_TRACE_OPS="pkg.module:Class.method,..."`: more methods that are recorded, in every process, without new code.
 
+`pkg.module:function` is possible too; whoever imported the function before the plugin was loaded keeps the plain one.
 The names are decorated when their module has been imported, whoever imports it; nothing is imported for it.
 """
 

@@ -61,15 +61,15 @@ def record_only(func: Callable[..., Any], decorate: Callable[[Any], Any] = recor
 
 
 def record_only_attribute(attribute: Any) -> Any:
-    """`record_only` for what lies in a class: a function, or one under `classmethod`.
+    """`record_only` for what lies in a class or module: a function, or one under `classmethod` or `staticmethod`.
 
     Raises:
-        TypeError: it is nothing that can be called with an instance or the class.
+        TypeError: it is something else.
     """
-    if isinstance(attribute, classmethod):
-        return classmethod(record_only(attribute.__func__))
+    if isinstance(attribute, (classmethod, staticmethod)):
+        return type(attribute)(record_only_attribute(attribute.__func__))
     if not inspect.isfunction(attribute):
-        raise TypeError(f"a {type(attribute).__name__}, not a method")
+        raise TypeError(f"this is not a function or method but of type {type(attribute).__name__}")
     return record_only(attribute)
 
 

@@ -30,11 +30,18 @@ class Tool(Base):
     def make(cls, x):
         return [cls.__name__, x]
 
+    @staticmethod
+    def still(x):
+        return x + 3
+
     def step(self, x):
         return self.inherited(x)
 
 class Other(Base):
     pass
+
+def alone(x):
+    return x + 4
 """
 
 
@@ -60,8 +67,8 @@ def names(recorded: Callable[[], list[dict[str, Any]]]) -> list[str]:
 
 
 def test_methods_are_recorded_after_an_import(module: str, recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Methods, class methods, nested and inherited ones; a class that was not named stays as it is."""
-    wanted = ["Tool.step", "Tool.make", "Tool.inherited", "Base.Inner.deep", "Tool.step"]
+    """Methods of every kind, nested and inherited ones, functions; a class that was not named stays as it is."""
+    wanted = ["Tool.step", "Tool.make", "Tool.inherited", "Base.Inner.deep", "Tool.step", "Tool.still", "alone"]
     ops.watch({ops.VARIABLE: " , ".join(f"{module}:{name}" for name in wanted) + ","})
     assert module not in sys.modules
     found = importlib.import_module(module)
@@ -69,8 +76,14 @@ def test_methods_are_recorded_after_an_import(module: str, recorded: Any, capsys
     assert found.Tool().step(1) == 2
     assert found.Tool.make(3) == ["Tool", 3]
     assert asyncio.run(found.Base.Inner().deep(1)) == 3
+    assert (found.Tool.still(1), found.Tool().still(1), found.alone(1)) == (4, 4, 5)
     assert found.Other().inherited(1) == 2
-    assert names(recorded) == ["Tool.step", "Base.inherited", "Tool.make", "Base.Inner.deep"]
+    assert names(recorded) == [
+        "Tool.step", "Base.inherited", "Tool.make", "Base.Inner.deep", "Tool.still", "Tool.still", "alone"
+    ]  # fmt: skip
+    assert [head["payload"] for head in recorded() if head["kind"] == "start"] == [
+        {"x": n} for n in (1, 1, 3, 1, 1, 1, 1)
+    ]
     assert capsys.readouterr().err == ""
 
 
@@ -101,7 +114,7 @@ def test_decorated_method_is_recorded_once(module: str, recorded: Any) -> None:
         ("{module}.deeper:Tool.step", "module that cannot be found, {module}.deeper"),
         ("{module}:Toool.step", "class that is not there, Toool"),
         ("{module}:Tool.stepp", "Tool has no stepp"),
-        ("{module}:Tool.number", "cannot be recorded: a int, not a method"),
+        ("{module}:Tool.number", "cannot be recorded: this is not a function or method but of type int"),
         ("{module}.Tool.step", "not of the form package.module:Class.method"),
         ("{module}:", "not of the form package.module:Class.method"),
     ],

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from verl_trace import verl_plugin
 from verl_trace.verl_plugin import ray_env
 
 
@@ -91,6 +92,34 @@ def test_trouble_leaves_verls_environment(monkeypatch: pytest.MonkeyPatch, capsy
 
     assert variables(module, 4711) == {"NCCL_DEBUG": "WARN"}
     assert "do not reach the workers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("loads_plugins", "hook"), [(True, None), (False, "verl_trace.verl_plugin.load")])
+def test_old_verl_has_the_plugin_loaded_by_ray(
+    monkeypatch: pytest.MonkeyPatch, loads_plugins: bool, hook: str | None
+) -> None:
+    """Where verl itself loads no plugins, its Ray workers load ours when they start."""
+    verl = ModuleType("verl")
+    if loads_plugins:
+        verl.import_external_libs = print  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "verl", verl)
+    module = constants()
+    ray_env.replace(module)
+
+    assert module.get_ppo_ray_runtime_env().get("worker_process_setup_hook") == hook
+    assert verl_plugin.load() is None  # type: ignore[func-returns-value]
+
+
+def test_users_hook_stays(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A hook that is there already is kept, and one line says what it must do."""
+    monkeypatch.setitem(sys.modules, "verl", ModuleType("verl"))
+    module: Any = constants()
+    own = module.get_ppo_ray_runtime_env
+    module.get_ppo_ray_runtime_env = lambda: {**own(), "worker_process_setup_hook": "mine.hook"}
+    ray_env.replace(module)
+
+    assert module.get_ppo_ray_runtime_env()["worker_process_setup_hook"] == "mine.hook"
+    assert "let it import verl_trace.verl_plugin" in capsys.readouterr().err
 
 
 def test_switch_travels_without_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
