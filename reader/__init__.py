@@ -2,11 +2,12 @@
 
 `runs` finds the runs of a folder, `writers` says what their processes are; `frames` decompresses, `segments` gives the
 whole lines of one file, `records` parses them; `trees` pairs starts with ends and yields trajectories of `calls`;
-`summary` counts a run. Damage is a value in the result and
-never an exception.
+`summary` counts a run; `filters` says which trajectories are meant, by their `facts` and an expression (`where`).
+Damage is a value in the result and never an exception.
 """
 
 from .calls import Call, Trajectory
+from .filters import Filters
 from .runs import Run, closed_folders, find_runs
 from .segments import Damage
 from .summary import Summary, summarise
@@ -16,6 +17,7 @@ from .writers import Segment, Writer
 __all__ = [
     "Call",
     "Damage",
+    "Filters",
     "Run",
     "Segment",
     "Summary",
