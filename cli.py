@@ -11,6 +11,7 @@ import typer
 from .commands.demo import demo
 from .commands.doctor import doctor
 from .commands.ls import ls
+from .commands.pack import pack
 from .commands.repair import repair
 from .commands.seal import seal
 from .commands.upload import upload
@@ -31,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (ls, upload, verify, repair, seal, doctor, demo):
+for command in (ls, upload, verify, repair, seal, pack, doctor, demo):
     app.command()(command)
 
 

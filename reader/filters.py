@@ -130,6 +130,12 @@ class Filters:
             raise BadFilter(f"--status {self.status!r} is none of {', '.join(STATUSES)}")
 
     @property
+    def words(self) -> str:
+        """What was asked for, in one line; the same for the same."""
+        said = {name: getattr(value, "text", value) for name, value in vars(self).items() if value not in (None, ())}
+        return ", ".join(f"{name}={value!r}" for name, value in sorted(said.items()))
+
+    @property
     def everything(self) -> bool:
         """Whether nothing was asked for."""
         return self == Filters()

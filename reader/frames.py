@@ -7,7 +7,6 @@ byte: so all blocks before the damage come out and its place is known. Reading g
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -38,9 +37,9 @@ class BadBytes:
 class ReadFile:
     """Reads an open file at chosen places."""
 
-    def __init__(self, file: io.FileIO) -> None:
+    def __init__(self, file: io.RawIOBase) -> None:
         self._file = file
-        self.size = os.fstat(file.fileno()).st_size
+        self.size = file.seek(0, io.SEEK_END)
 
     def pieces(self, begin: int, size: int = _PIECE) -> Iterator[tuple[int, bytes]]:
         """`(offset, bytes)` from `begin` to the end of the file."""

@@ -18,6 +18,7 @@ import orjson
 
 from ..schemas.errors import BadTarget
 from ..schemas.files import ATTEMPT_PREFIX, REPAIR_REPORT, segment_file_name
+from .places import is_folder, list_folder
 from .rebuild import close_record, header_record, lost_record
 from .scan import WHOLE, FileReport, Scan
 from .sealed_file import SealedFile
@@ -81,7 +82,7 @@ def repair(source: str | Path, out: str | Path) -> Repair:
     reports = verify(source)
     _check_target(source, out)
     result = Repair(source, out)
-    root = source.parent if source.is_file() else source
+    root = source if is_folder(source) else source.parent
     try:
         out.mkdir(parents=True, exist_ok=True)
         for report in reports:
@@ -100,7 +101,7 @@ def repair(source: str | Path, out: str | Path) -> Repair:
 
 
 def _check_target(source: Path, out: Path) -> None:
-    inside = (source.parent if source.is_file() else source).resolve()
+    inside = (source if is_folder(source) else source.parent).resolve()
     if out.resolve() == inside or inside in out.resolve().parents:
         raise BadTarget(f"{out} lies in {inside}, which is to be repaired", hint="give a folder beside it with --out")
     try:
@@ -116,8 +117,9 @@ def _copy_run(report: RunReport, folder: Path, result: Repair) -> None:
     result.left_out += report.duplicates
     for file in report.files:
         result.left_out += file.problems
-    for marker in report.run.folder.glob(f"{ATTEMPT_PREFIX}*"):
-        (folder / marker.name).touch()
+    for name in list_folder(report.run.folder):
+        if name.startswith(ATTEMPT_PREFIX):
+            (folder / name).touch()
     writers: dict[str, list[FileReport]] = {}
     for file in report.files:
         if file.read:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..schemas.errors import NotARun
 from ..schemas.files import RAW_SUFFIX, parse_segment_name
+from .places import archive_at, folders_in, is_file, is_folder, list_folder
 from .writers import Segment, State, Writer
 
 __all__ = ["UNKNOWN", "Run", "Segment", "State", "Writer", "closed_folders", "find_runs"]
@@ -59,10 +60,10 @@ def find_runs(path: str | Path) -> list[Run]:
     """
     path = Path(path)
     name = parse_segment_name(path)
-    if name is not None and path.is_file():
+    if name is not None and is_file(path):
         segment = Segment(path.parent, name.writer, name.index, raw=not name.sealed, sealed=name.sealed)
         return _group(path.parent, [Writer(name.writer, [segment])])
-    if not path.is_dir():
+    if not is_folder(path):
         raise NotARun(
             f"{path}: {'not a span file' if os.path.lexists(path) else 'no such file or folder'}",
             hint="give a folder such as runs or runs/exp1, or a file in it",
@@ -86,6 +87,9 @@ def find_runs(path: str | Path) -> list[Run]:
 
 def closed_folders(path: str | Path) -> list[str]:
     """Folders right below `path` that may not be read: `find_runs` passes over them, and nobody knows what is there."""
+    packed = archive_at(Path(path))
+    if packed is not None:
+        return [f"{packed[0].path}: {problem}" for problem in packed[0].problems]
     try:
         folders = [entry.path for entry in os.scandir(path) if entry.is_dir()]
     except OSError:
@@ -97,13 +101,10 @@ def closed_folders(path: str | Path) -> list[str]:
 def _folders(path: Path) -> Iterator[Path]:
     yield path
     try:
-        entries = sorted(os.scandir(path), key=lambda entry: entry.name)
+        yield from folders_in(path)
     except OSError:
         # `path` itself was just given, and its reader meets the same error
         return
-    for entry in entries:
-        if entry.is_dir():
-            yield Path(entry.path)
 
 
 def _read_folder(folder: Path) -> list[Run]:
@@ -120,7 +121,7 @@ def _read_folder(folder: Path) -> list[Run]:
 
 
 def _list(folder: Path, segments: _Segments) -> None:
-    for name in os.listdir(folder):
+    for name in list_folder(folder):
         parsed = parse_segment_name(name)
         if parsed is None:
             continue

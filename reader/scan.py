@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ..schemas.files import segment_file_name
 from ..schemas.lines import SCHEMA_VERSION, Line
 from .checks import checked, is_time, salvaged
+from .places import is_file, open_file
 from .segments import Damage, SegmentLines
 
 __all__ = ["DAMAGED", "TORN", "WHOLE", "FileReport", "Found", "Scan", "has_segment"]
@@ -165,9 +166,9 @@ class Scan:
             return True
         wanted = b'{"kind":"'
         try:
-            with open(self.report.path, "rb") as file:
+            with open_file(self.report.path) as file:
                 file.seek(damage.offset)
-                tail = file.read(min(damage.length, 4096))
+                tail = file.read(min(damage.length, 4096)) or b""
         except FileNotFoundError:
             # sealed while it was read
             return True
@@ -210,4 +211,4 @@ class Scan:
 
 def has_segment(folder: Path, writer: str, index: int) -> bool:
     """Whether segment `index` of `writer` is there in either form."""
-    return any((folder / segment_file_name(writer, index, sealed=sealed)).exists() for sealed in (True, False))
+    return any(is_file(folder / segment_file_name(writer, index, sealed=sealed)) for sealed in (True, False))

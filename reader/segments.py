@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .frames import ReadFile, decompressed
+from .places import open_file
 
 __all__ = ["Damage", "SegmentLines"]
 
@@ -56,19 +57,20 @@ class SegmentLines:
         with self._open() as file:
             yield from self._lines(self._limited(self._chunks(file)))
 
-    def _open(self) -> io.FileIO:
+    def _open(self) -> io.RawIOBase:
         try:
-            return open(self.path, "rb", buffering=0)
+            return open_file(self.path)
         except FileNotFoundError:
             if self.sealed or self._sealed_path is None:
                 raise
         self.path, self.sealed = self._sealed_path, True
-        return open(self.path, "rb", buffering=0)
+        return open_file(self.path)
 
-    def _chunks(self, file: io.FileIO) -> Iterator[bytes]:
+    def _chunks(self, file: io.RawIOBase) -> Iterator[bytes]:
         """The content in pieces; an empty one marks a place where bytes are missing."""
         if not self.sealed:
-            yield from iter(lambda: file.read(_CHUNK), b"")
+            while chunk := file.read(_CHUNK):
+                yield chunk
             return
         for piece in decompressed(ReadFile(file)):
             if isinstance(piece, bytes):

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..schemas.files import segment_file_name
 from .pairing import Pairing
+from .places import archive_at, is_file
 from .records import CALL_KINDS
 from .runs import Run, Segment, Writer, closed_folders, find_runs
 from .scan import DAMAGED, TORN, WHOLE, FileReport, Found, Scan, has_segment
@@ -89,10 +90,13 @@ def verify(path: str | Path) -> list[RunReport]:
         NotARun: there is nothing to read.
     """
     path = Path(path)
-    alone = path.is_file()
+    packed = archive_at(path)
+    alone = path.is_file() and packed is None
     reports = [_Verification(run, alone).report for run in find_runs(path)]
     if reports and not alone:
         reports[0].unreadable += closed_folders(path)
+    if reports and packed is not None:
+        reports[0].unreadable += packed[0].check()
     return reports
 
 
@@ -131,7 +135,7 @@ class _Verification:
             self.report.missing.append(f"… and {len(indexes) - _NAMED} more of {writer}")
 
     def _segment(self, segment: Segment, writer: str, alive: bool) -> FileReport:
-        forms = [sealed for sealed in (True, False) if _path(segment, writer, sealed).exists()] or [segment.sealed]
+        forms = [sealed for sealed in (True, False) if is_file(_path(segment, writer, sealed))] or [segment.sealed]
         if len(forms) == 2:
             return self._twins(segment, writer, alive)
         path = _path(segment, writer, forms[0])
@@ -152,7 +156,7 @@ class _Verification:
             scans.append(scan)
         sealed_one, raw_one = (scan.report for scan in scans)
         # removed meanwhile: the hand-over is done
-        raw_gone = not raw_one.path.exists()
+        raw_gone = not is_file(raw_one.path)
         if not raw_gone and DAMAGED not in (sealed_one.state, raw_one.state) and sealed_one.digest != raw_one.digest:
             raw_one.add(0, raw_one.size, "twin", f"holds other records than {sealed_one.path.name}")
         use_raw = not raw_gone and _rank(raw_one) > _rank(sealed_one)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import zstandard
 
 from ..schemas.files import segment_file_name
+from .places import Status, open_file, status
 from .records import is_exit, parse_record, text_of
 from .segments import SegmentLines
 
@@ -51,9 +52,9 @@ class Segment:
         if not (self.raw and self.sealed):
             return self.raw
         try:
-            with open(self._file(sealed=True), "rb") as file:
-                content = zstandard.frame_content_size(file.read(_FRAME_HEADER_BYTES))
-            return os.stat(self._file(sealed=False)).st_size >= content
+            with open_file(self._file(sealed=True)) as file:
+                content = zstandard.frame_content_size(file.read(_FRAME_HEADER_BYTES) or b"")
+            return status(self._file(sealed=False)).size >= content
         except (OSError, zstandard.ZstdError):
             return True
 
@@ -63,19 +64,19 @@ class Segment:
     @property
     def stored_bytes(self) -> int:
         """Size on disk; 0 when the file has just gone."""
-        status = self._status()
-        return status.st_size if status is not None else 0
+        found = self._status()
+        return found.size if found is not None else 0
 
     @property
     def modified(self) -> float:
         """When it was last written, in seconds since the epoch; 0 when the file has just gone."""
-        status = self._status()
-        return status.st_mtime if status is not None else 0.0
+        found = self._status()
+        return found.modified if found is not None else 0.0
 
-    def _status(self) -> os.stat_result | None:
+    def _status(self) -> Status | None:
         for sealed in (False, True):
             try:
-                return os.stat(self._file(sealed=sealed))
+                return status(self._file(sealed=sealed))
             except OSError:
                 continue
         return None
@@ -178,9 +179,9 @@ def _last_line(segment: Segment) -> bytes:
     lines = segment.lines()
     if not lines.sealed:
         try:
-            with open(lines.path, "rb") as file:
+            with open_file(lines.path) as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - _CLOSE_BYTES))
-                tail = file.read()
+                tail = file.readall()
             return tail[:-1].rpartition(b"\n")[2] if tail.endswith(b"\n") else b""
         except FileNotFoundError:
             # sealed since it was listed

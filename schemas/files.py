@@ -9,11 +9,16 @@ from pathlib import Path
 
 __all__ = [
     "ATTEMPT_PREFIX",
+    "PACK_CHOICE",
+    "PACK_END",
+    "PACK_SHA256",
     "RAW_SUFFIX",
     "REPAIR_REPORT",
     "SEALED_SUFFIX",
     "TMP_SUFFIX",
     "SegmentName",
+    "pack_part",
+    "parse_pack_part",
     "parse_segment_name",
     "run_folder_name",
     "segment_file_name",
@@ -26,11 +31,16 @@ TMP_SUFFIX = ".tmp"
 ATTEMPT_PREFIX = ".attempt-"
 # In a repaired copy: what was left out.
 REPAIR_REPORT = "repair.json"
+# In a packed run: the last member of a part, and the PAX headers with a member's checksum and with what was chosen.
+PACK_END = "pack.json"
+PACK_CHOICE = "VERL_TRACE.choice"
+PACK_SHA256 = "VERL_TRACE.sha256"
 
 # 100 leaves room for the hash and stays below the 255 bytes of every common file system.
 _MAX_FOLDER = 100
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _SAFE_FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
+_PACK_PART = re.compile(r"(?P<stem>.*)\.part(?P<number>[1-9]\d{0,5})\.tar\Z")
 _SEGMENT = re.compile(r"(?P<writer>[^.]+)\.(?P<index>\d{5,})\.jsonl(?P<zst>\.zst)?\Z")
 
 
@@ -69,3 +79,16 @@ def parse_segment_name(path: str | Path) -> SegmentName | None:
     if match is None:
         return None
     return SegmentName(match["writer"], int(match["index"]), match["zst"] is not None)
+
+
+def pack_part(first: Path, number: int) -> Path:
+    """Part `number`, from 1, of the packed run whose first part is `first`: X.tar, X.part2.tar, …"""
+    return first if number == 1 else first.with_name(f"{first.stem}.part{number}.tar")
+
+
+def parse_pack_part(path: Path) -> tuple[Path, int]:
+    """The first part of the packed run that `path` belongs to, and the number of `path`."""
+    match = _PACK_PART.match(path.name)
+    if match is None or int(match["number"]) == 1:
+        return path, 1
+    return path.with_name(f"{match['stem']}.tar"), int(match["number"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from verl_trace.reader import find_runs
+from verl_trace.reader import find_runs, places
 from verl_trace.reader.pairing import Pairing
 from verl_trace.reader.verify import RunReport, verify
 from verl_trace.schemas.errors import NotARun
@@ -114,11 +114,11 @@ def test_segment_sealed_while_it_is_looked_for_is_read(
     spans = writer(tmp_path, "proj")
     spans.call("Loop.run")
     spans.close()
-    exists = Path.exists
+    status = places.status
 
-    def seal_after_look(path: Path) -> bool:
-        there = exists(path)
-        if there and path == spans.path:
+    def seal_after_look(path: Path) -> places.Status:
+        there = status(path)
+        if path == spans.path:
             monkeypatch.undo()
             content = spans.path.read_bytes()
             sealed = zstandard.ZstdCompressor(write_checksum=True).compress(content)
@@ -126,10 +126,10 @@ def test_segment_sealed_while_it_is_looked_for_is_read(
             spans.path.unlink()
         return there
 
-    monkeypatch.setattr(Path, "exists", seal_after_look)
+    monkeypatch.setattr(places, "status", seal_after_look)
     report = verified(tmp_path)
 
-    assert not exists(spans.path)
+    assert not spans.path.exists()
     assert (report.state, report.calls) == ("whole", 1)
     assert [file.sealed for file in report.files] == [True]
 

@@ -1,0 +1,100 @@
+"""`verl-trace pack`: runs in one file, to be carried over an air gap."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+
+from ..reader import Filters, Run, closed_folders, find_runs, iter_trajectories
+from ..reader.pack import Packed
+from ..reader.pack import pack as pack_runs
+from ..schemas.errors import BadFilter
+from ..viewer.text import human_bytes, visible
+from .filters import with_filters
+
+__all__ = ["pack", "parse_size"]
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+@with_filters
+def pack(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or of several.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, X.tar; must not be there yet.")],
+    filters: Filters,
+    split: Annotated[str | None, typer.Option(help="Begin a new part, X.part2.tar, at this size: 4GB, 500MiB.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
+) -> None:
+    """Pack runs into one tar, or into parts of a size. Every reading command and `upload` take X.tar as it is.
+
+    Files that are still raw are compressed; a run that is still being written is packed as it is now. The same command
+    again goes on where it was interrupted. With filters, only the trajectories that they mean are packed.
+
+    Example: verl-trace pack runs/exp1 -o exp1.tar --split 4GB --step 0:1000:10
+
+    Exit codes: 0 all was packed; 1 something could not be read; 2 it could not start.
+    """
+    found = [run for path in runs for run in find_runs(path)]
+    unreadable = [name for path in runs for name in closed_folders(path)]
+    ids = None if filters.everything else _chosen(found, filters)
+    size = None if split is None else parse_size(split, "--split")
+    packed = pack_runs(found, out, split=size, chosen=None if ids is None else ids.__contains__, choice=filters.words)
+    if as_json:
+        typer.echo(orjson.dumps(_json(packed, ids), option=orjson.OPT_INDENT_2).decode())
+    else:
+        typer.echo("\n".join(_text(packed, ids)))
+    for name in unreadable:
+        typer.echo(f"verl-trace: {visible(name)} cannot be read; it is not packed", err=True)
+    raise typer.Exit(1 if packed.damages or unreadable else 0)
+
+
+def parse_size(text: str, option: str) -> int:
+    """`4GB`, `500MiB`, `1000` -> bytes.
+
+    Raises:
+        BadFilter: it is none.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", text.lower())
+    size = int(float(match[1]) * _UNITS[match[2] or ""]) if match else 0
+    if size < 1:
+        raise BadFilter(f"{option} {text!r} is no size", hint=f"e.g. {option} 4GB, {option} 500MiB")
+    return size
+
+
+def _chosen(runs: list[Run], filters: Filters) -> set[str]:
+    ids = set()
+    for run in runs:
+        wanted = filters.of_run(run.attempts)
+        ids |= {t.trace_id for t in iter_trajectories(run, payloads=False) if wanted.trajectory(t)}
+    return ids
+
+
+def _json(packed: Packed, ids: set[str] | None) -> dict[str, object]:
+    return {
+        "parts": [str(part) for part in packed.parts],
+        "files": packed.files,
+        "kept": packed.kept,
+        "bytes": packed.size,
+        "trajectories": None if ids is None else len(ids),
+        "records_left_out": packed.left_out,
+        "damages": [
+            {"file": damage.path.name, "offset": damage.offset, "length": damage.length, "reason": damage.reason}
+            for damage in packed.damages
+        ],
+    }
+
+
+def _text(packed: Packed, ids: set[str] | None) -> list[str]:
+    lines = [f"{visible(part)}: {human_bytes(part.stat().st_size)}" for part in packed.parts]
+    kept = f", {packed.kept:,} of them from an earlier attempt" if packed.kept else ""
+    lines.append(f"  {packed.files:,} files{kept}")
+    if ids is not None:
+        lines.append(f"  {len(ids):,} trajectories; {packed.left_out:,} records of others were left out")
+    for damage in packed.damages:
+        place = f"{visible(damage.path.name)} at byte {damage.offset:,}, {damage.length:,} bytes"
+        lines.append(f"  damaged, left out: {place}: {visible(damage.reason)}")
+    return lines

@@ -1,0 +1,154 @@
+"""Runs -> one tar, or parts of a size, to be carried over an air gap and read as they are.
+
+Span files that are still raw are compressed on the way: their whole lines, as they are at that moment. With a choice of
+trajectories, the records of all others are left out; headers and close records say so. A part is written under a
+temporary name and published by rename; begun again after an interruption, packing goes on behind the last whole file.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import zstandard
+
+from ..schemas.errors import BadTarget
+from ..schemas.files import ATTEMPT_PREFIX, segment_file_name
+from .pack_parts import Parts
+from .places import list_folder, open_file, status
+from .records import CALL_KINDS, parse_record, trace_id_of
+from .runs import Run, Segment
+from .segments import Damage
+
+__all__ = ["Packed", "pack"]
+
+_LEVEL = 6
+
+Chosen = Callable[[str], bool]
+
+
+@dataclass
+class Packed:
+    """What was packed. `kept`: files that an earlier, interrupted attempt had packed already."""
+
+    parts: list[Path] = field(default_factory=list)
+    files: int = 0
+    kept: int = 0
+    size: int = 0
+    records: int = 0
+    left_out: int = 0
+    damages: list[Damage] = field(default_factory=list)
+
+
+def pack(
+    runs: Iterable[Run],
+    out: Path,
+    *,
+    split: int | None = None,
+    chosen: Chosen | None = None,
+    choice: str = "",
+    progress: Callable[[Packed], None] = lambda _: None,
+) -> Packed:
+    """Pack all files of `runs` into `out` (X.tar) and, beyond `split` bytes, into X.part2.tar and so on.
+
+    `chosen` says of a trace id whether it is wanted, `choice` in words what that means: an interrupted attempt goes on
+    only where it was for the same. A single file larger than `split` makes a part of its own.
+
+    Raises:
+        BadTarget: `out` is there already, or cannot be written.
+    """
+    if out.suffix != ".tar":
+        raise BadTarget(f"{out}: a packed run is called *.tar", hint=f"-o {out.name}.tar")
+    if out.exists():
+        raise BadTarget(f"{out} is there already", hint="give another name with -o, or remove it with all its parts")
+    packed = Packed()
+    try:
+        with Parts(out, split, choice) as parts:
+            packed.kept = parts.kept
+            for name, content, modified in _files(list(runs), chosen, packed, parts.has):
+                parts.add(name, content, modified)
+                packed.files, packed.size = parts.files, parts.size
+                progress(packed)
+            packed.parts = parts.publish()
+            packed.files, packed.size = parts.files, parts.size
+    except OSError as error:
+        raise BadTarget(
+            f"{error.filename or out}: {error.strerror}", hint="run the same command again to go on"
+        ) from error
+    return packed
+
+
+def _files(
+    runs: list[Run], chosen: Chosen | None, packed: Packed, has: Callable[[str, float], bool]
+) -> Iterator[tuple[str, bytes, float]]:
+    """Name, content and time of every file that is not packed yet."""
+    bases = _bases(runs)
+    for folder, base in bases.items():
+        for marker in sorted(name for name in list_folder(folder) if name.startswith(ATTEMPT_PREFIX)):
+            modified = status(folder / marker).modified
+            if not has(f"{base}/{marker}", modified):
+                yield f"{base}/{marker}", b"", modified
+    for run in runs:
+        for writer in run.writers:
+            for segment in writer.segments:
+                name = f"{bases[run.folder]}/{segment_file_name(writer.id, segment.index, sealed=True)}"
+                # before it is read: what a writer adds meanwhile makes it another file
+                modified = segment.modified
+                if not has(name, modified):
+                    yield name, _content(segment, chosen, packed), modified
+
+
+def _bases(runs: list[Run]) -> dict[Path, str]:
+    """A name for every folder: its own, with a number where another one has that too."""
+    bases: dict[Path, str] = {}
+    for folder in sorted({run.folder for run in runs}):
+        name = folder.name or "run"
+        number = 1 + sum(other.name == folder.name for other in bases)
+        bases[folder] = name if number == 1 else f"{name}.{number}"
+    return bases
+
+
+def _content(segment: Segment, chosen: Chosen | None, packed: Packed) -> bytes:
+    """The sealed form of a segment; a file that is sealed and wanted whole is copied byte for byte."""
+    lines = segment.lines()
+    if lines.sealed and chosen is None:
+        with open_file(lines.path) as file:
+            return file.readall()
+    out = io.BytesIO()
+    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+    with compressor.stream_writer(out, closefd=False) as stream:
+        records = left_out = 0
+        for _, line in lines:
+            trace_id = trace_id_of(line) if chosen is not None else ""
+            if chosen is not None and trace_id and not chosen(trace_id):
+                left_out += 1
+                continue
+            if left_out or chosen is not None:
+                line = _marked(line, records, left_out)
+            records += 1
+            stream.write(line)
+    packed.records += records
+    packed.left_out += left_out
+    # what is being written has no end yet
+    packed.damages += [damage for damage in lines.damages if damage.kind != "torn"]
+    return out.getvalue()
+
+
+def _marked(line: bytes, records: int, left_out: int) -> bytes:
+    """Header and close record of a segment from which records were left out."""
+    if not line.startswith((b'{"kind":"header"', b'{"kind":"close"')):
+        return line
+    record = parse_record(line)
+    if record is None or record.kind in CALL_KINDS:
+        return line
+    head: dict[str, Any] = record.head
+    if record.kind == "close":
+        # the header is none of the records that it counts
+        head = {**head, "records": records - 1, "packed": {"left_out": left_out}}
+    else:
+        head = {**head, "packed": {"chosen": True}}
+    return orjson.dumps(head) + b"\n"

@@ -1,0 +1,135 @@
+"""The parts of a packed run while they are written: whole tars, of which an interruption costs one file at most."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from pathlib import Path
+from types import TracebackType
+
+import orjson
+
+from ..schemas.files import PACK_CHOICE, PACK_END, PACK_SHA256, TMP_SUFFIX, pack_part
+from .archive import read_headers, sha256_of
+
+__all__ = ["Parts"]
+
+_BLOCK = 512
+# Headers of a member (PAX and plain), and what it adds to the list at the end.
+_OVERHEAD = 4 * _BLOCK
+
+
+class Parts:
+    """A context in which files are added; `publish` gives the parts their names, the first one last.
+
+    `kept`: files that an interrupted attempt with the same `choice` had written; `files` and `size` count all.
+
+    Raises:
+        OSError: a part cannot be read or written.
+    """
+
+    def __init__(self, out: Path, split: int | None, choice: str) -> None:
+        self._out, self._split, self._choice = out, split, choice
+        self._names: dict[str, tuple[int, float]] = {}
+        self._number = 1
+        self.files = self.kept = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts so far."""
+        return self._finished + self._file.tell()
+
+    def __enter__(self) -> Parts:
+        self._finished = 0
+        number = 1
+        while self._existing(number + 1).exists():
+            self._take_over(number)
+            self._finished += self._existing(number).stat().st_size
+            number += 1
+        self._number = number
+        path = self._partial(number)
+        if self._existing(number) != path:
+            # all parts but the first had got their names
+            os.rename(self._existing(number), path)
+        end = self._take_over(number) if path.exists() else 0
+        self._file = open(path, "r+b" if path.exists() else "w+b")
+        self._file.truncate(end)
+        self._file.seek(end)
+        self.kept = self.files = len(self._names)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def has(self, name: str, modified: float) -> bool:
+        """Whether the file is packed as it is now."""
+        return name in self._names and self._names[name][1] == modified
+
+    def add(self, name: str, content: bytes, modified: float) -> None:
+        """Write a file behind the others, into a new part where this one would become too large."""
+        needed = len(content) + _OVERHEAD
+        if self._split is not None and self._file.tell() and self._file.tell() + needed > self._split:
+            self._end_part(last=False)
+            self._finished += self._file.tell()
+            self._file.close()
+            self._number += 1
+            self._file = open(self._partial(self._number), "w+b")  # noqa: SIM115
+        self._write(name, content, modified)
+        self._names[name] = self._number, modified
+        self.files = len(self._names)
+
+    def publish(self) -> list[Path]:
+        """Write the list of all files, bring everything to the disk and give the parts their names."""
+        self._end_part(last=True)
+        paths = []
+        for number in range(self._number, 0, -1):
+            path = pack_part(self._out, number)
+            if self._existing(number) != path:
+                os.rename(self._partial(number), path)
+            paths.append(path)
+        return paths[::-1]
+
+    def _existing(self, number: int) -> Path:
+        path = self._partial(number)
+        final = pack_part(self._out, number)
+        return final if number > 1 and final.exists() and not path.exists() else path
+
+    def _partial(self, number: int) -> Path:
+        part = pack_part(self._out, number)
+        return part.with_name(part.name + TMP_SUFFIX)
+
+    def _take_over(self, number: int) -> int:
+        """Note what an earlier attempt has written to a part; where its last whole file ends."""
+        end = 0
+        with open(self._existing(number), "rb") as file:
+            for info in read_headers(file):
+                member_end = info.offset_data + -(-info.size // _BLOCK) * _BLOCK
+                name = info.name
+                if name == PACK_END or info.pax_headers.get(PACK_CHOICE, "") != self._choice:
+                    break
+                if sha256_of(self._existing(number), info.offset_data, info.size) != info.pax_headers.get(PACK_SHA256):
+                    break
+                self._names[name] = number, float(info.mtime)
+                end = member_end
+        return end
+
+    def _end_part(self, *, last: bool) -> None:
+        here = [{"name": name, "part": part} for name, (part, _) in self._names.items() if last or part == self._number]
+        self._write(PACK_END, orjson.dumps({"part": self._number, "last": last, "files": here}), 0.0)
+        self._file.write(bytes(2 * _BLOCK))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _write(self, name: str, content: bytes, modified: float) -> None:
+        info = tarfile.TarInfo(name)
+        info.size, info.mtime, info.mode = len(content), modified, 0o644
+        info.pax_headers = {PACK_SHA256: hashlib.sha256(content).hexdigest(), PACK_CHOICE: self._choice}
+        buffer = io.BytesIO()
+        buffer.write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+        buffer.write(content)
+        buffer.write(bytes(-len(content) % _BLOCK))
+        self._file.write(buffer.getbuffer())

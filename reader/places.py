@@ -1,0 +1,128 @@
+"""Where span files lie: in a folder, or in a packed run, under paths of the same form (`X.tar/exp1/….jsonl.zst`).
+
+Everything in `reader/` opens, lists and looks at files by these functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from .archive import Archive, Member, Window, is_archive
+
+__all__ = ["Status", "archive_at", "folders_in", "is_file", "is_folder", "list_folder", "open_file", "status"]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Size in bytes, time of change in seconds since the epoch."""
+
+    size: int
+    modified: float
+
+
+def open_file(path: Path) -> io.RawIOBase:
+    """Open for reading, unbuffered.
+
+    Raises:
+        OSError: as `open` does.
+    """
+    try:
+        return open(path, "rb", buffering=0)
+    except NotADirectoryError:
+        return Window(_member(path))
+
+
+def status(path: Path) -> Status:
+    """Size and time of a file.
+
+    Raises:
+        OSError: as `os.stat` does.
+    """
+    try:
+        found = os.stat(path)
+    except NotADirectoryError:
+        member = _member(path)
+        return Status(member.size, member.modified)
+    return Status(found.st_size, found.st_mtime)
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file is there."""
+    try:
+        status(path)
+    except OSError:
+        return False
+    return not path.is_dir()
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it can be listed: a folder, a packed run, or a folder in one."""
+    if path.is_dir():
+        return True
+    found = archive_at(path)
+    return found is not None and found[1] in found[0].folders
+
+
+def folders_in(path: Path) -> list[Path]:
+    """The folders right below `path`, in order of their names; packed runs are none.
+
+    Raises:
+        OSError: as `os.scandir` does.
+    """
+    try:
+        return sorted(Path(entry.path) for entry in os.scandir(path) if entry.is_dir())
+    except NotADirectoryError:
+        return [path / name for name in sorted(list_folder(path)) if is_folder(path / name)]
+
+
+def list_folder(path: Path) -> list[str]:
+    """Names in a folder, in no order.
+
+    Raises:
+        OSError: as `os.listdir` does.
+    """
+    try:
+        return os.listdir(path)
+    except NotADirectoryError:
+        found = archive_at(path)
+        if found is None or found[1] not in found[0].folders:
+            raise
+    archive, inside = found
+    depth = len(inside) + 1 if inside else 0
+    names = [*archive.members, *archive.folders]
+    return sorted(
+        {name[depth:].split("/")[0] for name in names if name and (not inside or name.startswith(f"{inside}/"))}
+    )
+
+
+def archive_at(path: Path) -> tuple[Archive, str] | None:
+    """The packed run that `path` is or lies in, and the path inside ("" for itself)."""
+    for place in (path, *path.parents):
+        try:
+            found = os.stat(place)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            return None
+        if not is_archive(place):
+            return None
+        inside = "" if place == path else str(path.relative_to(place))
+        return _archive(place, found.st_size, found.st_mtime_ns), inside
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def _archive(path: Path, size: int, modified: int) -> Archive:
+    return Archive(path)
+
+
+def _member(path: Path) -> Member:
+    found = archive_at(path)
+    member = found[0].members.get(found[1]) if found is not None else None
+    if member is None:
+        raise FileNotFoundError(2, os.strerror(2), str(path))
+    return member
