@@ -17,7 +17,7 @@ from verl_trace.reader.verify import RunReport, verify
 from verl_trace.schemas.errors import NotARun
 
 RECORD = """
-import os, signal, sys
+import os, signal, sys, time
 from verl_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
 
 class Loop:
@@ -31,6 +31,9 @@ class Loop:
 
 RolloutTraceConfig.init("me/proj", "exp1", "jsonl")
 for n in range(int(sys.argv[1])):
+    # files are changed in the background: on a busy machine that may take a while
+    while n == 100 and not any("00001" in name for name in os.listdir(os.environ["VERL_TRACE_DIR"] + "/exp1")):
+        time.sleep(0.01)
     with rollout_trace_attr(sample_index=n, step=1, rollout_n=0):
         Loop().run(n)
 """
