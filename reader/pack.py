@@ -17,7 +17,7 @@ import orjson
 import zstandard
 
 from ..schemas.errors import BadTarget
-from ..schemas.files import ATTEMPT_PREFIX, segment_file_name
+from ..schemas.files import ATTEMPT_PREFIX, WANDB_PREFIX, segment_file_name
 from .pack_parts import Parts
 from .places import list_folder, open_file, status
 from .records import CALL_KINDS, parse_record, trace_id_of
@@ -88,10 +88,11 @@ def _files(
     """Name, content and time of every file that is not packed yet."""
     bases = _bases(runs)
     for folder, base in bases.items():
-        for marker in sorted(name for name in list_folder(folder) if name.startswith(ATTEMPT_PREFIX)):
+        for marker in sorted(name for name in list_folder(folder) if name.startswith((ATTEMPT_PREFIX, WANDB_PREFIX))):
             modified = status(folder / marker).modified
             if not has(f"{base}/{marker}", modified):
-                yield f"{base}/{marker}", b"", modified
+                with open_file(folder / marker) as file:
+                    yield f"{base}/{marker}", file.readall(), modified
     for run in runs:
         for writer in run.writers:
             for segment in writer.segments:

@@ -16,6 +16,7 @@ __all__ = [
     "REPAIR_REPORT",
     "SEALED_SUFFIX",
     "TMP_SUFFIX",
+    "WANDB_PREFIX",
     "SegmentName",
     "pack_part",
     "parse_pack_part",
@@ -29,6 +30,8 @@ RAW_SUFFIX = ".jsonl"
 SEALED_SUFFIX = ".jsonl.zst"
 TMP_SUFFIX = ".tmp"
 ATTEMPT_PREFIX = ".attempt-"
+# The W&B run of the trainer: .wandb-<attempt>-<run id>.json
+WANDB_PREFIX = ".wandb-"
 # In a repaired copy: what was left out.
 REPAIR_REPORT = "repair.json"
 # In a packed run: the last member of a part, and the PAX headers with a member's checksum and with what was chosen.

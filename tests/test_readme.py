@@ -14,7 +14,17 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 SCRIPT = Path(sys.executable).with_name("verl-trace")
-PACKAGE_FOLDERS = ("schemas", "recorder", "verl_plugin", "reader", "uploader", "viewer", "commands", "demo")
+PACKAGE_FOLDERS = (
+    "schemas",
+    "recorder",
+    "verl_plugin",
+    "reader",
+    "uploader",
+    "wandb_runs",
+    "viewer",
+    "commands",
+    "demo",
+)
 # Not for users: how the plugin hands a decision of the driver to its workers.
 CARRIERS = {"VERL_TRACE_DRIVER_DISABLED"}
 INSTALLING = re.findall(r"^(python3 -m venv .*)$", README, re.MULTILINE)

@@ -1,0 +1,80 @@
+"""Finding and reading W&B's offline runs, whatever became of them."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from verl_trace.wandb_runs.log import read_log
+from verl_trace.wandb_runs.offline import find_offline_runs, read_offline_run
+
+
+def test_a_finished_run(make_run: Any) -> None:
+    """Id, project, display name and start are the run's; where to find it may be said in three ways."""
+    folder = make_run("exp1", run_id="abc123")
+
+    (run,) = find_offline_runs([folder.parent.parent, folder.parent, folder])
+
+    assert (run.run_id, run.project, run.display_name, run.entity) == ("abc123", "proj", "exp1", "")
+    assert (run.offline, run.is_exact, run.synced) == (True, True, False)
+    assert abs(run.started_at - datetime.now(timezone.utc)) < timedelta(minutes=5)
+    assert run.log.is_file()
+
+
+def test_a_run_that_was_killed_at_once(make_run: Any) -> None:
+    """Its log may hold nothing: the folder's name tells the id and about when."""
+    run = read_offline_run(make_run("exp1", run_id="early", killed=0.1))
+
+    assert run is not None
+    assert (run.run_id, run.offline) == ("early", True)
+    assert abs(run.started_at - datetime.now(timezone.utc)) < timedelta(minutes=5)
+
+
+def test_damaged_logs_never_raise(make_run: Any, tmp_path: Path) -> None:
+    """Cut or overwritten anywhere: the id stays, and a log that is whole up to the run's record tells the rest."""
+    folder = make_run("exp1", run_id="abc123", steps=30)
+    whole = (folder / "run-abc123.wandb").read_bytes()
+    all_records = list(read_log(folder / "run-abc123.wandb"))
+    chance = random.Random(3)
+    copy = tmp_path / "copy" / folder.name
+    shutil.copytree(folder, copy)
+    names = set()
+    for _ in range(60):
+        data = bytearray(whole[: chance.randrange(len(whole))])
+        if data and chance.random() < 0.5:
+            data[chance.randrange(len(data))] ^= 0xFF
+        (copy / "run-abc123.wandb").write_bytes(data)
+        records = list(read_log(copy / "run-abc123.wandb"))
+        assert all(record in all_records for record in records)
+        run = read_offline_run(copy)
+        assert run is not None
+        assert run.run_id == "abc123"
+        names.add(run.display_name)
+    assert names == {"", "exp1"}
+    (copy / "run-abc123.wandb").unlink()
+    assert read_offline_run(copy) is not None
+
+
+def test_long_records_go_over_blocks(make_run: Any) -> None:
+    """A log of several blocks of 32 KiB is read whole."""
+    folder = make_run("exp1", run_id="long", steps=2000)
+    log = folder / "run-long.wandb"
+
+    assert log.stat().st_size > 3 * (32 << 10)
+    assert sum(b'"loss"' in record or b"loss" in record for record in read_log(log)) >= 2000
+
+
+def test_what_is_no_run_is_passed_over(tmp_path: Path) -> None:
+    """Other folders, files, odd names and places that are not there."""
+    for name in ("offline-run-20261301_000000-x", "offline-run-1-x", "run-20261129_205816-online", "latest-run"):
+        (tmp_path / "wandb" / name).mkdir(parents=True)
+    (tmp_path / "wandb" / "offline-run-20261129_205816-file").touch()
+    (tmp_path / ".wandb" / "offline-run-20261129_205816-hidden").mkdir(parents=True)
+
+    found = find_offline_runs([tmp_path, tmp_path / "missing"])
+
+    assert [run.run_id for run in found] == ["hidden"]
+    assert not found[0].is_exact

@@ -1,0 +1,157 @@
+"""Which W&B run belongs to which training start (attempt) of a recorded run.
+
+In this order, and never by guessing between two:
+
+1. the run that the recorder noted: WANDB_RUN_ID in the workers' headers, or the trainer's note beside the span files;
+2. the offline run of the same project whose display name is the experiment's and that began after this attempt began
+   and before the next one did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import orjson
+
+from ..reader import Run
+from ..reader.places import list_folder, open_file
+from ..schemas.files import WANDB_PREFIX
+from .offline import OfflineRun
+
+__all__ = ["Link", "Matches", "match_runs"]
+
+# The trainer may make its W&B run a little before the first worker records; clocks of two hosts differ, too.
+_BEFORE = timedelta(seconds=120)
+# A note is a few hundred bytes.
+_MAX_NOTE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Link:
+    """The W&B run of an attempt. `entity`, `project`: "" where nothing recorded tells them. `source`: in words."""
+
+    run_id: str
+    source: str
+    entity: str = ""
+    project: str = ""
+    folders: tuple[OfflineRun, ...] = ()
+
+
+@dataclass
+class Matches:
+    """Attempt -> its W&B run; `problems`: attempts without one, or with more than one, one sentence each."""
+
+    links: dict[str, Link] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def folders(self) -> list[OfflineRun]:
+        """All offline folders that belong to the run, by time."""
+        found = {run.folder: run for link in self.links.values() for run in link.folders}
+        return sorted(found.values(), key=lambda run: run.started_at)
+
+
+def match_runs(run: Run, offline: Sequence[OfflineRun], run_id: str | None = None) -> Matches:
+    """Match a recorded run's attempts with W&B runs. `run_id`: what the user says it is, for all attempts."""
+    matches = Matches()
+    noted = _noted(run)
+    starts = _starts(run)
+    for attempt in run.attempts:
+        if run_id is not None:
+            matches.links[attempt] = _link(run_id, "--run-id", {}, offline)
+            continue
+        own = noted.get(attempt, {})
+        if len(own) == 1:
+            ((found, note),) = own.items()
+            matches.links[attempt] = _link(found, note["source"], note, offline)
+            continue
+        if len(own) > 1:
+            _several(matches, attempt, sorted(own))
+            continue
+        candidates = _by_time(run, attempt, starts, offline)
+        ids = sorted({candidate.run_id for candidate in candidates})
+        if len(ids) == 1:
+            matches.links[attempt] = _link(ids[0], "its name and time", vars(candidates[0]), offline)
+        elif ids:
+            _several(matches, attempt, ids)
+        elif offline:
+            matches.problems.append(f"attempt {attempt}: none of the {len(offline)} offline W&B runs fits")
+    return matches
+
+
+def _several(matches: Matches, attempt: str, ids: Sequence[str]) -> None:
+    matches.problems.append(
+        f"attempt {attempt}: more than one W&B run fits ({', '.join(ids)}); its calls get no link: say --run-id"
+    )
+
+
+def _link(run_id: str, source: str, known: Mapping[str, Any], offline: Sequence[OfflineRun]) -> Link:
+    folders = tuple(found for found in offline if found.run_id == run_id)
+    told = next((found for found in folders if found.project), None)
+    return Link(
+        run_id,
+        source,
+        entity=str(known.get("entity") or (told.entity if told else "") or ""),
+        project=str(known.get("project") or (told.project if told else "") or ""),
+        folders=folders,
+    )
+
+
+def _noted(run: Run) -> dict[str, dict[str, dict[str, Any]]]:
+    """Attempt -> run id -> what was noted of it while it was recorded."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for writer in run.writers:
+        noted = writer.header.get("wandb")
+        if isinstance(noted, dict) and isinstance(noted.get("run_id"), str) and noted["run_id"]:
+            note = {**noted, "source": "WANDB_RUN_ID of the workers"}
+            found.setdefault(writer.attempt, {}).setdefault(noted["run_id"], note)
+    try:
+        names = sorted(name for name in list_folder(run.folder) if name.startswith(WANDB_PREFIX))
+    except OSError:
+        names = []
+    for name in names:
+        note = _read_note(run, name)
+        if note.get("experiment_name") == run.experiment_name and note.get("project_name") == run.project_name:
+            found.setdefault(str(note.get("attempt")), {})[note["run_id"]] = {**note, "source": "the trainer's note"}
+    return found
+
+
+def _read_note(run: Run, name: str) -> dict[str, Any]:
+    try:
+        with open_file(run.folder / name) as file:
+            note = orjson.loads(file.read(_MAX_NOTE) or b"")
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return note if isinstance(note, dict) and isinstance(note.get("run_id"), str) else {}
+
+
+def _starts(run: Run) -> list[datetime]:
+    began: dict[str, str] = {}
+    for writer in run.writers:
+        began[writer.attempt] = min(writer.started_at, began.get(writer.attempt, writer.started_at))
+    return [_time(began[attempt]) for attempt in run.attempts]
+
+
+def _by_time(run: Run, attempt: str, starts: Sequence[datetime], offline: Sequence[OfflineRun]) -> list[OfflineRun]:
+    index = run.attempts.index(attempt)
+    begin = starts[index] - _BEFORE
+    end = starts[index + 1] - _BEFORE if index + 1 < len(starts) else datetime.max.replace(tzinfo=timezone.utc)
+    project = run.project_name.rpartition("/")[2]
+    return [
+        found
+        for found in offline
+        if found.is_exact
+        and found.display_name == run.experiment_name
+        and found.project == project
+        and begin <= found.started_at < end
+    ]
+
+
+def _time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return datetime.min.replace(tzinfo=timezone.utc)
