@@ -13,6 +13,7 @@ from .commands.doctor import doctor
 from .commands.ls import ls
 from .commands.repair import repair
 from .commands.seal import seal
+from .commands.status import status
 from .commands.upload import upload
 from .commands.verify import verify
 from .schemas.errors import VerlTraceError
@@ -31,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (ls, upload, verify, repair, seal, doctor, demo):
+for command in (ls, upload, status, verify, repair, seal, doctor, demo):
     app.command()(command)
 
 
