@@ -72,8 +72,8 @@ class Client:
         self._http.close()
 
     def check(self) -> None:
-        """One cheap question, so that a wrong key or a host that is down is known before anything is read. A server that
-        is there and asks for patience gets it.
+        """One cheap question, so that a wrong key or a host that is down is known before anything is read. A server
+        that is there and asks for patience gets it.
 
         Raises:
             CannotStart: in words for the user.

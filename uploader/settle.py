@@ -2,7 +2,7 @@
 
 It is settled when none of its calls may still go on, no segment is missing that may hold a part of it, and
 
-- its root has ended and its score is there, or
+- its root has ended and its score is there, or its process has left the root unfinished, or
 - its attempt has ended: no process of that training start may still write, or
 - `settle` seconds have passed since its last sign of life.
 
@@ -78,11 +78,12 @@ class Settling:
         if not self._attempts & {call.writer.attempt for call in calls}:
             return None
         root = trajectory.root
-        if root is not None and not root.unfinished and self._has_score(trajectory):
+        # a root that its process has left unfinished gets neither an end nor a score
+        if root is not None and (root.unfinished or self._has_score(trajectory)):
             return None
         if time.time() - _last_sign(trajectory) >= self._settle:
             return None
-        return STILL_OPEN if root is None or root.unfinished else WAITS_FOR_SCORE
+        return STILL_OPEN if root is None else WAITS_FOR_SCORE
 
 
 def may_write(writer: Writer, now: float, settle: float) -> bool:

@@ -24,11 +24,11 @@ AUTH = ("api", "any")
 
 
 class Fault(NamedTuple):
-    """What happens instead of the plain answer. `after`: the real server gets the request first. Status 0: cut off, 200:
-    the plain answer.
+    """What happens instead of the plain answer. `after`: the real server gets the request first. Status 0: cut off;
+    200: the plain answer.
 
     `stall`: seconds before anything happens. `cut`: "body" lets the real server have half of the request, "answer" lets
-    the client have half of the answer. `reset`: cut off with RST in place of FIN.
+    the client have half of the answer. `reset`: cut off with RST in place of FIN. `content`: what the answer says.
     """
 
     status: int
@@ -37,6 +37,7 @@ class Fault(NamedTuple):
     stall: float = 0.0
     cut: str = ""
     reset: bool = False
+    content: bytes = b'{"reason":"as told by the test"}'
 
 
 class Proxy(ThreadingHTTPServer):
@@ -50,6 +51,7 @@ class Proxy(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.decide: Callable[[str, bytes], Fault | None] = lambda path, body: None
         self.requests: list[tuple[str, bytes]] = []
+        self.faults = 0
         # set at the end: no stall outlives the test
         self.stalls = threading.Event()
 
@@ -68,6 +70,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.requests.append((self.path, body))
         fault = self.server.decide(self.path, body)
+        self.server.faults += fault is not None
         if fault is None:
             answer = self.forward(body)
             self.reply(answer.status_code, answer.content)
@@ -88,7 +91,7 @@ class Handler(BaseHTTPRequestHandler):
         elif fault.status == 200 and answered is not None:
             self.reply(answered.status_code, answered.content)
         else:
-            self.reply(fault.status, b'{"reason":"as told by the test"}', fault.headers)
+            self.reply(fault.status, fault.content, fault.headers)
 
     def forward(self, body: bytes) -> requests.Response:
         headers = {name: self.headers[name] for name in ("Content-Type", "Authorization") if name in self.headers}

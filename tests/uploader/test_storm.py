@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from verl_trace.reader import find_runs, iter_trajectories
-from verl_trace.uploader import transport, upload
+from verl_trace.uploader import plan, transport, upload
 from verl_trace.uploader.result import ALREADY_STORED
 
 Stored = Callable[[str], dict[str, Any]]
@@ -20,12 +20,12 @@ MAX_WAIT = 120.0
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A client that gives an answer one second, and begins with short pauses."""
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that gives an answer one second, begins with short pauses, and sends many small requests."""
+    monkeypatch.setattr(plan, "MAX_CALLS", 100)
     monkeypatch.setattr(transport, "TIMEOUT", (1.0, 1.0))
     monkeypatch.setattr(transport, "FIRST_WAIT", 0.05)
     monkeypatch.setattr(transport, "LONGEST_WAIT", 1.0)
-    yield
 
 
 def chosen_seed() -> int:
@@ -60,10 +60,11 @@ def weather(writer: Any, proxy: Any, stored: Stored, storm: Any, folder: Path, p
     """The promise. `stored` fails when a call is there twice."""
     print(f"VERL_TRACE_SEED={seed}")
     run = find_runs(folder)[0].folder
-    proxy.decide = storm(seed, largest=200_000)
+    proxy.decide = storm(seed, largest=60_000)
 
     result = upload(run, max_wait=MAX_WAIT)
 
+    print(f"{proxy.faults} of {len(proxy.requests)} requests went wrong")
     wanted = recorded(run)
     rows = stored(project)
     assert (result.failed, result.stopped, result.sent) == (0, "", len(wanted)), result.runs[0].failures[:3]
