@@ -14,6 +14,7 @@ from .commands.ls import ls
 from .commands.pack import pack
 from .commands.repair import repair
 from .commands.seal import seal
+from .commands.status import status
 from .commands.upload import upload
 from .commands.verify import verify
 from .schemas.errors import VerlTraceError
@@ -32,7 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (ls, upload, verify, repair, seal, pack, doctor, demo):
+for command in (ls, upload, status, verify, repair, seal, pack, doctor, demo):
     app.command()(command)
 
 

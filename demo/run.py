@@ -100,7 +100,8 @@ def replay(plan: Plan, recorded: Recorded, say: Callable[[str], None]) -> Stored
         _environment(server.client_environment()),
     ):
         say(f"W&B's Weave trace server is up at {server.url}")
-        result = upload(recorded.folder)
+        # what is remembered of this server is of no use to anybody later
+        result = upload(recorded.folder, state_dir=Path(scratch) / "state")
         return Stored(server.url, result, read_back(server, plan.project))
 
 

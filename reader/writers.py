@@ -138,6 +138,16 @@ class Writer:
     def _runs_here(self) -> bool | None:
         return _is_alive(self.header)
 
+    @property
+    def runs_here(self) -> bool | None:
+        """Whether the process runs on this host; None when it was recorded on another one."""
+        return self._runs_here
+
+    @property
+    def modified(self) -> float:
+        """When one of the files was last written, in seconds since the epoch."""
+        return max((segment.modified for segment in self.segments), default=0.0)
+
     @cached_property
     def alive(self) -> bool:
         """Whether the process ran; of one on another host, whether its files were young.
@@ -146,7 +156,7 @@ class Writer:
         """
         if self._runs_here is not None:
             return self._runs_here
-        return time.time() - max(segment.modified for segment in self.segments) < LIVE_AGE
+        return time.time() - self.modified < LIVE_AGE
 
     @cached_property
     def closed(self) -> bool:

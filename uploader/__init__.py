@@ -1,20 +1,45 @@
 """Call trees -> a Weave project, over Weave's own HTTP protocol.
 
-    pipeline   the steps in order: find runs, resolve targets, read, encode, ask, send, count
-    sender     the threads that ask and send
-    target     where to and as whom, as W&B users have set it up
+    pipeline   a path: find runs, resolve targets, replay one after the other
+    replay     one run: read, sort, send, check
+    settle     when a trajectory can no longer change; `gaps`: segments that are missing
     plan       which calls go into which request
     payload    one trajectory -> the bytes of its calls
-    ops        the objects that calls refer to by their op name
+    sender     the threads that ask, send and check
+    storing    one batch: stored, or refused call by call
     client     the routes, and what to do about every kind of answer
     transport  one request; how long to wait before the next
+    check      does the server hold what the files say?
+    ledger     what an upload remembers, as a cache
+    status     what is still to be sent, without asking anybody
+    target     where to and as whom, as W&B users have set it up; `network`: by which proxy, trusting whom
+    ops        the objects that calls refer to by their op name
+    folders    what lies beside the runs of a folder
     result     numbers that add up
 
 Invariants
 1. Ids and times are the recorded ones: uploading again is recognised, not stored twice.
 2. The server is asked before calls are sent, and again after every answer that was lost on the way.
 3. Every recorded call is counted exactly once: as sent, skipped (why) or failed (in whose words).
-4. A call is sent when it can no longer change: ended, or left by a process that is gone.
+4. A call is sent when it can no longer change: Weave changes no stored call.
+5. The ledger saves questions and decides nothing that the server has not confirmed.
 
-Importing this package imports neither weave nor requests; `pipeline` does.
+Importing this package imports neither weave nor requests; `upload` does when it is asked for.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .pipeline import upload
+
+__all__ = ["upload"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "upload":
+        from .pipeline import upload
+
+        return upload
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

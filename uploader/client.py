@@ -4,22 +4,23 @@ answer                          what we do
 2xx                             done
 429, 5xx, no connection         wait (exponential, jittered, Retry-After) and try again, for `max_wait` seconds in all
 … after calls were sent         ask first which of them arrived: a lost answer must not store a call twice
-400, 413, 422                   halve the batch until the refused call stands alone; its neighbours arrive
+400, 409, 413, 422              halve the batch until the refused call stands alone; its neighbours arrive (`storing`)
 500, again and again            the same: one call may be what the server cannot digest
 404 on the v2 route             an older server: send starts and ends by /call/upsert_batch, and say so
-401, 403                        give up: nothing else will succeed
+401, 403, 404, any other        stop: nothing else will succeed
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 from ..schemas.errors import CannotStart, Rejected
 from .payload import Encoded
+from .storing import COMPLETE_MODE, Outcome, Storing
 from .target import Target
 from .transport import Http, Patience, Refusal, Transient, Unreachable
 
@@ -27,56 +28,78 @@ __all__ = ["Client", "Outcome", "Unreachable"]
 
 # The server takes at most 1000 ids in a filter.
 IDS_PER_QUERY = 500
-# So many answers of 500 in a row are no hiccup but this batch.
-SERVER_ERRORS = 3
+# What a server refuses for what is in it. Every other refusal is about who asks, or where.
+_ABOUT_THE_DATA = (400, 409, 413, 422)
 
-
-@dataclass
-class Outcome:
-    """What became of a batch."""
-
-    stored: list[Encoded] = field(default_factory=list)
-    refused: list[tuple[Encoded, str]] = field(default_factory=list)
+Lighten = Callable[[Encoded], "Encoded | None"]
 
 
 class Client:
     """One Weave project. May be used by several threads.
 
     `max_wait`: seconds for which one request may fail before `Unreachable` is raised. `stop`: when set, ends every wait
-    at once.
+    at once. `lighten`: gives a refused call again with its heavy fields moved out, or None when it has none. It is
+    called once for each refused call, from any thread, and may raise what the methods here raise.
     """
 
-    def __init__(self, target: Target, *, max_wait: float = 300.0, stop: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        *,
+        max_wait: float = 300.0,
+        stop: threading.Event | None = None,
+        lighten: Lighten | None = None,
+    ) -> None:
         self.project_id = target.project_id
+        self._target = target
         self._complete_path = f"/v2/{quote(target.entity, safe='')}/{quote(target.project, safe='')}/calls/complete"
         self._http = Http(target)
         self._max_wait = max_wait
         self.stop = stop or threading.Event()
+        self.lighten = lighten
         self._complete_works = False
         self.legacy = False
+        # requests with calls that the server took, of all threads: others of a time when one batch fails
+        self.successes = 0
+
+    @property
+    def url(self) -> str:
+        """The trace server."""
+        return self._http.url
 
     def disconnect(self) -> None:
         """Close the connection of the calling thread."""
         self._http.close()
 
     def check(self) -> None:
-        """One cheap question, so that a wrong key or a host that is down is known before anything is read.
+        """One cheap question, so that a wrong key or a host that is down is known before anything is read. A server
+        that is there and asks for patience gets it.
 
         Raises:
             CannotStart: in words for the user.
         """
-        try:
-            self._http.post_json("/calls/query_stats", {"project_id": self.project_id, "limit": 1})
-        except Transient as error:
-            raise CannotStart(
-                f"the Weave server {self._http.url} does not answer: {error}",
-                hint="is it up, and is WF_TRACE_SERVER_URL (or WANDB_BASE_URL) right?",
-            ) from None
-        except Refusal as error:
-            raise CannotStart(
-                f"the Weave server {self._http.url} refuses access to {self.project_id}: {error}",
-                hint="check WANDB_API_KEY, --entity and --project" if error.status in (401, 403, 404) else "",
-            ) from None
+        patience = self.patience()
+        while True:
+            try:
+                self._http.post_json("/calls/query_stats", {"project_id": self.project_id, "limit": 1})
+            except Transient as trouble:
+                try:
+                    if trouble.reached:
+                        patience.wait(trouble)
+                        continue
+                    words = str(trouble)
+                except Unreachable as error:
+                    words = str(error)
+                raise CannotStart(
+                    f"the Weave server {self.url} does not answer: {words}",
+                    hint="is it up, and is WF_TRACE_SERVER_URL (or WANDB_BASE_URL) right?",
+                ) from None
+            except Refusal as error:
+                raise CannotStart(
+                    f"the Weave server {self._refuses(error)}",
+                    hint="check WANDB_API_KEY, --entity and --project" if error.status in (401, 403, 404) else "",
+                ) from None
+            return
 
     def create_file(self, name: str, content: bytes) -> str:
         """Store a file, content-addressed; returns its digest.
@@ -95,22 +118,39 @@ class Client:
         body = {"obj": {"project_id": self.project_id, "object_id": object_id, "val": value}}
         return str(self._insist(lambda: self._http.post_json("/obj/create", body))["digest"])
 
-    def existing(self, ids: Sequence[str]) -> dict[str, bool]:
-        """Those of the calls that the server has: id -> whether it has the end, too.
+    def existing(self, ids: Sequence[str]) -> dict[str, str | None]:
+        """Those of the calls that the server has: id -> when it ended; None when the server has only the start.
 
         Raises:
             Rejected, Unreachable
         """
-        found: dict[str, bool] = {}
+        return {row["id"]: row.get("ended_at") for row in self.rows(ids, ["id", "ended_at"])}
+
+    def rows(self, ids: Sequence[str], columns: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """The calls as the server holds them, those `columns` or all. One that it shows twice is there twice.
+
+        Raises:
+            Rejected, Unreachable
+        """
+        found: list[dict[str, Any]] = []
         for at in range(0, len(ids), IDS_PER_QUERY):
-            body = {
+            body: dict[str, Any] = {
                 "project_id": self.project_id,
                 "filter": {"call_ids": list(ids[at : at + IDS_PER_QUERY])},
-                "columns": ["id", "ended_at"],
             }
-            lines = self._insist(lambda body=body: self._http.post_for_lines("/calls/stream_query", body))
-            found |= {row["id"]: row.get("ended_at") is not None for row in lines}
+            if columns:
+                body["columns"] = list(columns)
+            found += self._insist(partial(self._http.post_for_lines, "/calls/stream_query", body))
         return found
+
+    def count(self, trace_ids: Sequence[str]) -> int:
+        """How many calls the server has of these traces, of which there may be 500.
+
+        Raises:
+            Rejected, Unreachable
+        """
+        body = {"project_id": self.project_id, "filter": {"trace_ids": list(trace_ids)}}
+        return int(self._insist(lambda: self._http.post_json("/calls/query_stats", body))["count"])
 
     def store(self, calls: Sequence[Encoded], started: frozenset[str] = frozenset()) -> Outcome:
         """Store calls that the server does not have; of those in `started` it has the beginning.
@@ -120,90 +160,68 @@ class Client:
         """
         outcome = Outcome()
         try:
-            self._store(list(calls), started, outcome)
+            Storing(self, outcome).run(list(calls), started)
         except Unreachable as error:
             error.outcome = outcome
             raise
         return outcome
 
-    def _patience(self) -> Patience:
+    def patience(self) -> Patience:
+        """For the attempts of one request."""
         return Patience(self._max_wait, self.stop)
 
-    def _store(
-        self, calls: list[Encoded], started: frozenset[str], outcome: Outcome, server_errors: int = SERVER_ERRORS
-    ) -> None:
-        patience = self._patience()
-        while calls:
-            try:
-                self._post(calls, started)
-            except Refusal as error:
-                self._divide(calls, started, error, outcome)
-                return
-            except Transient as trouble:
-                patience.wait(trouble)
-                calls, started = self._missing(calls, outcome)
-                if trouble.status == 500 and patience.failures >= server_errors:
-                    self._divide(calls, started, trouble, outcome)
-                    return
-            else:
-                outcome.stored += calls
-                return
+    def post_calls(self, calls: Sequence[Encoded], started: frozenset[str]) -> None:
+        """One attempt to store calls.
 
-    def _divide(
-        self, calls: list[Encoded], started: frozenset[str], error: Refusal | Transient, outcome: Outcome
-    ) -> None:
-        """Halves of a batch that the server does not take, or the verdict on a single call."""
-        if error.status in (401, 403):
-            raise Unreachable(f"the server refuses access: {error}")
-        if error.status == 413 and len(calls) > 1:
-            # the hosted service may have stored some of them one by one before it said no
-            calls, started = self._missing(calls, outcome)
-        # the pieces of a batch that brought 500 so often need not prove it as often again
-        tries = 1 if error.status == 500 else SERVER_ERRORS
-        if len(calls) == 1:
-            outcome.refused.append((calls[0], str(error)))
-        elif calls:
-            half = len(calls) // 2
-            self._store(calls[:half], started, outcome, tries)
-            self._store(calls[half:], started, outcome, tries)
+        Raises:
+            Transient
+            Refusal: something about the calls.
+            Unreachable: something about who asks, or where.
+        """
+        try:
+            self._post_calls(calls, started)
+        except Refusal as error:
+            if error.code == COMPLETE_MODE:
+                raise Unreachable(
+                    f"{self.project_id} is kept in Weave's newer form, and {self.url} does not offer its route"
+                    f" {self._complete_path}: an older server, or a proxy on the way, and nothing was lost: {error}"
+                ) from None
+            if error.status not in _ABOUT_THE_DATA:
+                raise Unreachable(self._refuses(error)) from None
+            raise
+        self.successes += 1
 
-    def _missing(self, calls: list[Encoded], outcome: Outcome) -> tuple[list[Encoded], frozenset[str]]:
-        """What is still to be sent, and of which of it the server has the start; the rest is noted as stored."""
-        known = self.existing([call.id for call in calls])
-        outcome.stored += [call for call in calls if known.get(call.id)]
-        rest = [call for call in calls if not known.get(call.id)]
-        return rest, frozenset(call.id for call in rest if call.id in known)
-
-    def _post(self, calls: list[Encoded], started: frozenset[str]) -> None:
+    def _post_calls(self, calls: Sequence[Encoded], started: frozenset[str]) -> None:
         whole = [call for call in calls if call.id not in started]
         ends = [call.end() for call in calls if call.id in started]
         if ends:
-            self._post_batch("/call/upsert_batch", ends)
+            self._http.post_batch("/call/upsert_batch", ends)
         if not whole:
             return
         if not self.legacy:
             try:
-                self._post_batch(self._complete_path, [call.complete() for call in whole])
+                self._http.post_batch(self._complete_path, [call.complete() for call in whole])
                 self._complete_works = True
                 return
             except Refusal as error:
                 if error.status != 404 or self._complete_works:
                     raise
-        self._post_batch("/call/upsert_batch", [part for call in whole for part in (call.start(), call.end())])
+        self._http.post_batch("/call/upsert_batch", [part for call in whole for part in (call.start(), call.end())])
         self.legacy = True
 
-    def _post_batch(self, path: str, items: list[bytes]) -> None:
-        self._http.post(path, b'{"batch":[' + b",".join(items) + b"]}")
-
-    def _insist(self, request: Any) -> Any:
+    def _insist(self, request: Callable[[], Any]) -> Any:
         """Repeat a harmless request until it is answered."""
-        patience = self._patience()
+        patience = self.patience()
         while True:
             try:
                 return request()
             except Transient as trouble:
                 patience.wait(trouble)
             except Refusal as error:
-                if error.status in (401, 403):
-                    raise Unreachable(f"the server refuses access: {error}") from None
+                if error.status not in _ABOUT_THE_DATA:
+                    raise Unreachable(self._refuses(error)) from None
                 raise Rejected(str(error)) from None
+
+    def _refuses(self, error: Refusal) -> str:
+        """Who refuses what to whom, in the server's words, and nothing secret."""
+        return f"{self.url} refuses access to {self.project_id} with {self._target.credential}: {error}"

@@ -35,7 +35,7 @@ class Encoded:
     """One call, ready to be posted in either of the two forms that Weave's servers know.
 
     `head` and `tail` are JSON members without braces, `attributes` and `inputs` JSON objects.
-    `escaped`: strings that got `TEXT_MARK`.
+    `escaped`: strings that got `TEXT_MARK`. `ended_at`: as in `tail`, to be compared with what a server has.
     """
 
     id: str
@@ -49,6 +49,7 @@ class Encoded:
     escaped: int = 0
     interrupted: bool = False
     orphan: bool = False
+    ended_at: str = ""
 
     @property
     def size(self) -> int:
@@ -109,7 +110,7 @@ def _encode(call: Call, project_id: str, op_ref: str, counts: dict[str, int]) ->
     attributes, in_attributes = protect_references(orjson.dumps({**call.attributes, "verl_trace": _origin(call)}))
     inputs, in_inputs = protect_references(_as_object(call.inputs))
     output, in_output = protect_references(call.output() or b"null")
-    end = {
+    end: dict[str, Any] = {
         "ended_at": max(call.last_seen_at, _started_at(call)) if call.unfinished else call.ended_at,
         "exception": _exception(call),
         "summary": {"status_counts": counts},
@@ -126,6 +127,7 @@ def _encode(call: Call, project_id: str, op_ref: str, counts: dict[str, int]) ->
         escaped=in_attributes + in_inputs + in_output,
         interrupted=call.unfinished,
         orphan=call.orphan,
+        ended_at=end["ended_at"] or "",
     )
 
 

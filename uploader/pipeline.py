@@ -1,4 +1,4 @@
-"""A path -> all its calls on a Weave server: find runs, resolve where they go, read, encode, ask, send, count."""
+"""A path -> all its calls on a Weave server: find runs, resolve where they go, then replay one after the other."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..reader import Run, closed_folders, find_runs, iter_trajectories
+from ..reader import Run, closed_folders, find_runs
 from ..reader.runs import UNKNOWN
-from ..reader.trees import Reading
-from .client import Client, Unreachable
-from .ops import OBJECT_DIGEST, Ops, op_object_id
-from .plan import batches
-from .result import RunReport, UploadResult
-from .sender import Sender, count_call
+from ..schemas.errors import CannotStart
+from .check import CHECKS
+from .client import Client, Lighten
+from .folders import folders_without_runs, why_unreadable
+from .network import one_network
+from .replay import WORKERS, Options, measure, replay, settling_of
+from .result import RunReport, Unopened, UploadResult
+from .settle import SETTLE, HasScore, Settling, nothing_to_wait_for
 from .target import Target, resolve, split_project
 
 __all__ = ["upload"]
 
 Progress = Callable[[UploadResult], None]
-# Requests under way at once. The server's inserts are what takes the time; more would only queue up there.
-WORKERS = 4
-# A torn end per killed worker is ordinary; more than this says nothing new.
-DAMAGES_NOTED = 5
 
 
 def upload(
@@ -34,104 +32,146 @@ def upload(
     progress: Progress | None = None,
     workers: int = WORKERS,
     max_wait: float = 300.0,
+    settle: float = SETTLE,
+    partial: bool = False,
+    check: str = "counts",
+    state_dir: str | Path | None = None,
+    fail_fast: bool = False,
+    has_score: HasScore = nothing_to_wait_for,
+    lightener: Callable[[Client], Lighten] | None = None,
 ) -> UploadResult:
     """Replay every run at `path` into its Weave project. Calls that the server has already are not sent again.
 
-    `progress` is called, from any thread, with the result so far. `max_wait`: seconds for which a request may fail
-    before the upload gives up. Memory is bounded by a few requests of 8 MiB, whatever the run's size.
+    `progress` is called, from any thread, with the result so far. `workers`: requests under way at once. `max_wait`:
+    seconds for which a request may fail before the upload gives up. `settle`: seconds of silence after which nothing
+    more is awaited of a trajectory; `has_score` says whether its score is there. `partial`: wait for no missing
+    segment. `check`: `none`, `counts` or `deep`. `state_dir`: where to remember what is stored. `fail_fast`: nothing is
+    sent unless every run and folder at `path` can be uploaded. `lightener`: for a client, the function that moves
+    heavy fields out of a call which the server refuses.
+
+    Memory is bounded by a few requests of 8 MiB for each worker and about 200 bytes a trajectory.
 
     Raises:
         NotARun: there are no span files.
         MissingExtra, CannotStart: nothing was sent.
     """
-    began = time.monotonic()
-    result = UploadResult(dry_run=dry_run)
-    tell = progress or (lambda _: None)
-    # every target is resolved before the first call is sent: a second run with a bad name must not surprise half-way
-    runs = find_runs(path)
-    result.unreadable += closed_folders(path)
-    for writer in (writer for run in runs for writer in run.writers):
-        # looked at before reading: a process that ends meanwhile must not look as if it had left its calls unfinished
-        _ = writer.state
-    targets: dict[str | None, Target] = {}
-    for name in () if dry_run else dict.fromkeys(_project_of(run) for run in runs):
-        targets[name] = _reachable(resolve(name, entity=entity, project=project))
-    for run in runs:
-        target = targets.get(_project_of(run))
-        report = _report(run, target, entity, project)
+    if check not in CHECKS:
+        raise CannotStart(f"no such check: {check!r}", hint=f"one of {', '.join(CHECKS)}")
+    options = Options(
+        workers=max(1, workers),
+        max_wait=max_wait,
+        settle=settle,
+        partial=partial,
+        check=check,
+        state_dir=Path(state_dir) if state_dir is not None else None,
+        has_score=has_score,
+        lightener=lightener,
+    )
+    with one_network():
+        return _Upload(Path(path), entity, project, dry_run, options, fail_fast, progress).run()
+
+
+class _Upload:
+    def __init__(
+        self,
+        path: Path,
+        entity: str | None,
+        project: str | None,
+        dry_run: bool,
+        options: Options,
+        fail_fast: bool,
+        progress: Progress | None,
+    ) -> None:
+        self._path = path
+        self._entity = entity
+        self._project = project
+        self._options = options
+        self._fail_fast = fail_fast
+        self._result = UploadResult(dry_run=dry_run)
+        self._progress = progress or (lambda _: None)
+        self._targets: dict[str | None, Target | CannotStart] = {}
+        self._errors: list[CannotStart] = []
+
+    def run(self) -> UploadResult:
+        began = time.monotonic()
+        result = self._result
+        runs = find_runs(self._path)
+        result.unreadable += closed_folders(self._path)
+        result.unopened += [
+            Unopened(str(folder), "no span files in it") for folder in folders_without_runs(self._path, runs)
+        ]
+        if self._fail_fast:
+            self._stop_at(result.unreadable, result.unopened)
+        # before reading: a process that ends meanwhile must not look as if it had left its calls unfinished
+        settling = {id(run): settling_of(run, self._options) for run in runs}
+        # every target is resolved before the first call is sent: a second run's bad name must not surprise half-way
+        opened = [(run, target) for run in runs for target in self._open(run)]
+        if not opened:
+            # with nothing to be done at all, it is the command that failed
+            raise self._errors[0]
+        gone: dict[str, str] = {}
+        for run, target in opened:
+            if target is not None and target.project_id in gone:
+                result.unopened.append(Unopened(str(run.folder), f"not begun: {gone[target.project_id]}"))
+                continue
+            report = self._one(run, target, settling[id(run)])
+            if report.stopped and target is not None:
+                gone[target.project_id] = report.stopped
+            result.seconds = time.monotonic() - began
+        return result
+
+    def _one(self, run: Run, target: Target | None, settling: Settling) -> RunReport:
+        result = self._result
+        report = self._report(run, target)
         result.runs.append(report)
+        tell = lambda: self._progress(result)  # noqa: E731
         if target is None:
-            _measure(run, report, lambda: tell(result))
+            measure(run, report, settling, tell)
         else:
-            _replay(run, report, Client(target, max_wait=max_wait), workers, lambda: tell(result))
-        result.seconds = time.monotonic() - began
+            replay(run, report, target, settling, self._options, tell)
         result.unreadable += report.unreadable
-    return result
+        return report
 
-
-def _reachable(target: Target) -> Target:
-    client = Client(target)
-    client.check()
-    client.disconnect()
-    return target
-
-
-def _project_of(run: Run) -> str | None:
-    """The recorded name; None where damage has taken it."""
-    return None if run.project_name == UNKNOWN else run.project_name
-
-
-def _report(run: Run, target: Target | None, entity: str | None, project: str | None) -> RunReport:
-    if target is not None:
-        return RunReport(run.project_name, run.experiment_name, target.project_id, target.page)
-    name = split_project(_project_of(run), entity, project)
-    return RunReport(run.project_name, run.experiment_name, f"{name.entity or '(default entity)'}/{name.project}")
-
-
-def _measure(run: Run, report: RunReport, tell: Callable[[], None]) -> None:
-    """A dry run: everything but the network."""
-
-    def op_ref(name: str) -> str:
-        return f"weave:///{report.target}/op/{op_object_id(name)}:{OBJECT_DIGEST}"
-
-    reading = Reading()
-    for batch in batches(iter_trajectories(run, reading), report, report.target, op_ref):
-        for call in batch:
-            count_call(report, call)
-        tell()
-    _note(report, reading)
-
-
-def _replay(run: Run, report: RunReport, client: Client, workers: int, tell: Callable[[], None]) -> None:
-    ops = Ops(client)
-    sender = Sender(client, report, tell)
-
-    def op_ref(name: str) -> str:
+    def _open(self, run: Run) -> list[Target | None]:
+        """The target of the run, None in a dry run; nothing when it has none, which is noted."""
+        name = None if run.project_name == UNKNOWN else run.project_name
         try:
-            return ops.ref(name)
-        except Unreachable as error:
-            sender.give_up(str(error))
-            return op_object_id(name)
+            if self._result.dry_run:
+                split_project(name, self._entity, self._project)
+                return [None]
+            if name not in self._targets:
+                self._targets[name] = self._resolve(name)
+            target = self._targets[name]
+            if isinstance(target, CannotStart):
+                raise target
+        except CannotStart as error:
+            if self._fail_fast:
+                raise
+            self._errors.append(error)
+            self._result.unopened.append(Unopened(str(run.folder), why_unreadable(run) or str(error)))
+            return []
+        return [target]
 
-    reading = Reading()
-    with sender.running(workers):
-        for batch in batches(iter_trajectories(run, reading), report, client.project_id, op_ref):
-            sender.put(batch)
-    _note(report, reading)
-    for name, words in ops.refused.items():
-        report.note(f"the server refuses the op {name} as an object; its calls carry the plain name: {words}")
-    if client.legacy:
-        report.note("the server lacks /v2/…/calls/complete (an older version); calls went by /call/upsert_batch")
+    def _resolve(self, name: str | None) -> Target | CannotStart:
+        try:
+            target = resolve(name, entity=self._entity, project=self._project)
+            client = Client(target, max_wait=self._options.max_wait)
+            client.check()
+            client.disconnect()
+        except CannotStart as error:
+            return error
+        return target
 
+    def _report(self, run: Run, target: Target | None) -> RunReport:
+        if target is not None:
+            return RunReport(run.project_name, run.experiment_name, target.project_id, target.page)
+        recorded = None if run.project_name == UNKNOWN else run.project_name
+        name = split_project(recorded, self._entity, self._project)
+        owner = name.entity or "(default entity)"
+        return RunReport(run.project_name, run.experiment_name, f"{owner}/{name.project}")
 
-def _note(report: RunReport, reading: Reading) -> None:
-    """What the files say beside calls."""
-    if reading.skipped:
-        report.note(f"{reading.skipped:,} trajectories were left out by sampling when they were recorded")
-    if reading.lost_records:
-        report.note(f"{reading.lost_records:,} records could not be written when they were recorded")
-    report.unreadable += sorted({str(damage.path) for damage in reading.damages if damage.kind == "unreadable"})
-    for damage in reading.damages[:DAMAGES_NOTED]:
-        report.note(f"damaged: {damage.path.name} at byte {damage.offset}, {damage.length} bytes: {damage.reason}")
-    if len(reading.damages) > DAMAGES_NOTED:
-        report.note(f"{len(reading.damages) - DAMAGES_NOTED:,} more damaged places")
+    def _stop_at(self, unreadable: list[str], unopened: list[Unopened]) -> None:
+        for name in unreadable:
+            raise CannotStart(f"{name} cannot be read", hint="nothing was sent, as --fail-fast says")
+        for found in unopened:
+            raise CannotStart(f"{found.name}: {found.reason}", hint="nothing was sent, as --fail-fast says")

@@ -3,70 +3,131 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .ledger import Ledger
 from .payload import Encoded, encode_trajectory
-from .result import STILL_OPEN, RunReport
+from .result import RunReport
+from .settle import Settling
 
 if TYPE_CHECKING:
     from ..reader import Trajectory
 
-__all__ = ["MAX_BYTES", "MAX_CALLS", "batches"]
+__all__ = ["MAX_BYTES", "MAX_CALLS", "MAX_TRACES", "Batch", "Plan", "Trace"]
 
 # The hosted service takes 1000 calls and 32 MiB; smaller requests fail, wait and are repeated in smaller pieces.
 MAX_CALLS = 500
 MAX_BYTES = 8 << 20
+# The server takes at most 1000 ids in a filter.
+MAX_TRACES = 500
 
 
-def batches(
-    trajectories: Iterable[Trajectory],
-    report: RunReport,
-    project_id: str,
-    op_ref: Callable[[str], str],
-) -> Iterator[list[Encoded]]:
-    """Requests of whole trajectories; only one that is too large for a request is spread over several.
+@dataclass(eq=False)
+class Trace:
+    """One trajectory on its way. `left`: calls of which it is not known yet what became of them; `sent` and `failed`:
+    ids of those that were stored now, or did not arrive. `remembered`: the ledger says that all are stored."""
 
-    Counts in `report` what is recorded and what must wait.
+    trace_id: str
+    ids: list[str]
+    mark: bytes
+    left: int
+    remembered: bool = False
+    sent: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+
+    @property
+    def expected(self) -> int:
+        """How many of its calls the server must have."""
+        return len(self.ids) - len(self.failed)
+
+
+@dataclass
+class Batch:
+    """Calls of one request, and whose they are; or trajectories that the ledger remembers, without calls."""
+
+    calls: list[Encoded] = field(default_factory=list)
+    traces: dict[str, Trace] = field(default_factory=dict)
+    size: int = 0
+
+    def has_room(self, calls: int, size: int) -> bool:
+        """Whether so many more calls, of so many bytes, fit."""
+        return len(self.calls) + calls <= MAX_CALLS and self.size + size <= MAX_BYTES
+
+    def add(self, calls: list[Encoded], trace: Trace, size: int) -> None:
+        """Add calls of a trajectory."""
+        self.calls += calls
+        self.traces[trace.trace_id] = trace
+        self.size += size
+
+
+@dataclass
+class Plan:
+    """Sorts trajectories into requests and counts in `report` what is recorded and what must wait.
+
+    `op_ref`: recorded op name -> what the call refers to. `believe`: what `ledger` remembers is not sent again. `only`:
+    trace ids; all other trajectories were dealt with before and count no more.
     """
-    batch: list[Encoded] = []
-    size = 0
-    for trajectory in trajectories:
-        report.trajectories += 1
-        report.recorded += len(trajectory.calls)
-        if is_open(trajectory):
-            report.skipped[STILL_OPEN] += len(trajectory.calls)
-            continue
-        calls = encode_trajectory(trajectory, project_id, op_ref)
-        added = sum(call.size for call in calls)
-        if batch and not _fits(len(batch) + len(calls), size + added):
-            yield batch
-            batch, size = [], 0
-        if _fits(len(calls), added):
-            batch += calls
-            size += added
-        else:
-            yield from _pieces(calls)
-    if batch:
-        yield batch
+
+    report: RunReport
+    project_id: str
+    op_ref: Callable[[str], str]
+    settling: Settling
+    ledger: Ledger | None = None
+    believe: bool = True
+    only: frozenset[str] | None = None
+
+    def batches(self, trajectories: Iterable[Trajectory]) -> Iterator[Batch]:
+        """Requests of whole trajectories; only one that is too large for a request is spread over several."""
+        batch, remembered = Batch(), Batch()
+        for trajectory in trajectories:
+            if not self._is_due(trajectory):
+                continue
+            trace = self._trace(trajectory)
+            if trace.remembered:
+                remembered.add([], trace, 0)
+                if len(remembered.traces) == MAX_TRACES:
+                    yield remembered
+                    remembered = Batch()
+                continue
+            calls = encode_trajectory(trajectory, self.project_id, self.op_ref)
+            size = sum(call.size for call in calls)
+            if batch.calls and not batch.has_room(len(calls), size):
+                yield batch
+                batch = Batch()
+            if batch.has_room(len(calls), size):
+                batch.add(calls, trace, size)
+            else:
+                yield from _pieces(calls, trace)
+        for rest in (batch, remembered):
+            if rest.traces:
+                yield rest
+
+    def _is_due(self, trajectory: Trajectory) -> bool:
+        if self.only is not None:
+            return trajectory.trace_id in self.only
+        self.report.trajectories += 1
+        self.report.recorded += len(trajectory.calls)
+        reason = self.settling.waits(trajectory)
+        if reason is not None:
+            self.report.skipped[reason] += len(trajectory.calls)
+        return reason is None
+
+    def _trace(self, trajectory: Trajectory) -> Trace:
+        ids = [call.id for call in trajectory.calls]
+        trace = Trace(trajectory.trace_id, ids, b"", left=len(ids))
+        if self.ledger is not None:
+            trace.mark = self.ledger.mark(trajectory)
+            trace.remembered = self.believe and self.ledger.remembers(trace.mark)
+        return trace
 
 
-def is_open(trajectory: Trajectory) -> bool:
-    """Whether a process that may still live has not finished one of the calls: sent now, its end would be missing."""
-    return any(call.writer.live and (call.unfinished or call.awaits_text) for call in trajectory.calls)
-
-
-def _fits(calls: int, size: int) -> bool:
-    return calls <= MAX_CALLS and size <= MAX_BYTES
-
-
-def _pieces(calls: list[Encoded]) -> Iterator[list[Encoded]]:
-    piece: list[Encoded] = []
-    size = 0
+def _pieces(calls: list[Encoded], trace: Trace) -> Iterator[Batch]:
+    piece = Batch()
     for call in calls:
-        if piece and not _fits(len(piece) + 1, size + call.size):
+        if piece.calls and not piece.has_room(1, call.size):
             yield piece
-            piece, size = [], 0
-        piece.append(call)
-        size += call.size
-    if piece:
+            piece = Batch()
+        piece.add([call], trace, call.size)
+    if piece.calls:
         yield piece

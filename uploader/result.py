@@ -1,4 +1,4 @@
-"""What an upload did, in numbers that add up: recorded = sent + skipped + failed."""
+"""What an upload did, in numbers that add up: recorded = sent + skipped (why) + failed (which)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,59 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["ALREADY_STORED", "STILL_OPEN", "Failure", "RunReport", "UploadResult"]
+__all__ = [
+    "ALREADY_STORED",
+    "STILL_OPEN",
+    "STORED_OTHERWISE",
+    "WAITS_FOR_SCORE",
+    "WAITS_FOR_SEGMENT",
+    "Difference",
+    "Failure",
+    "RunReport",
+    "Unopened",
+    "UploadResult",
+]
 
-# Reasons for not sending a call that is in order.
+# Reasons for not sending a call: the server has it …
 ALREADY_STORED = "already stored"
+STORED_OTHERWISE = "stored with another end"
+# … or it waits.
 STILL_OPEN = "still open"
+WAITS_FOR_SCORE = "waiting for the score"
+WAITS_FOR_SEGMENT = "waiting for a missing segment"
 # Failures kept with their details, per run: enough to find the cause, and bounded when a server dies for good.
 FAILURES_KEPT = 1000
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A call that did not arrive, and why, in the server's words where it had some."""
+    """A call that did not arrive, and why, in the server's words where it had some.
+
+    `field`: the part of the call that the server objects to, "" when it does not say.
+    """
 
     id: str
     trace_id: str
     op: str
+    reason: str
+    field: str = ""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A field of a stored call that is not what the files say. `kind`: one of those in `check`."""
+
+    id: str
+    op: str
+    field: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Unopened:
+    """A run, folder or file of which nothing was uploaded, and why."""
+
+    name: str
     reason: str
 
 
@@ -50,6 +87,12 @@ class RunReport:
     marked_texts: int = 0
     notes: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
+    stopped: str = ""
+    checked: int | None = None
+    more: int = 0
+    lightened: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    differing: Counter[str] = field(default_factory=Counter)
 
     def count(self, *, size: int, interrupted: bool, orphan: bool, marked_texts: int) -> None:
         """Count what is special about a call that was sent, or would be."""
@@ -64,6 +107,12 @@ class RunReport:
         if len(self.failures) < FAILURES_KEPT:
             self.failures.append(failure)
 
+    def differ(self, difference: Difference) -> None:
+        """Note a field that the server holds otherwise."""
+        self.differing[difference.kind] += 1
+        if len(self.differences) < FAILURES_KEPT:
+            self.differences.append(difference)
+
     def note(self, text: str) -> None:
         """Say something once."""
         if text not in self.notes:
@@ -73,6 +122,16 @@ class RunReport:
     def to_send(self) -> int:
         """Calls that neither arrived, failed nor were skipped: what a dry run would send."""
         return self.recorded - self.sent - sum(self.skipped.values()) - self.failed
+
+    @property
+    def stored(self) -> int:
+        """Calls that the server has, sent now or before."""
+        return self.sent + self.skipped[ALREADY_STORED] + self.skipped[STORED_OTHERWISE]
+
+    @property
+    def waiting(self) -> int:
+        """Calls that a later upload will send."""
+        return sum(self.skipped.values()) - self.skipped[ALREADY_STORED] - self.skipped[STORED_OTHERWISE]
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for `--json`."""
@@ -84,7 +143,8 @@ class RunReport:
             "trajectories": self.trajectories,
             "recorded": self.recorded,
             "sent": self.sent,
-            "skipped": dict(self.skipped),
+            "stored": self.stored,
+            "skipped": _plain(self.skipped),
             "failed": self.failed,
             "to_send": self.to_send,
             "bytes": self.bytes,
@@ -92,16 +152,24 @@ class RunReport:
             "orphans": self.orphans,
             "marked_texts": self.marked_texts,
             "failures": [vars(failure) for failure in self.failures],
+            "stopped": self.stopped,
+            "checked": self.checked,
+            "more": self.more,
+            "lightened": self.lightened,
+            "differing": _plain(self.differing),
+            "differences": [vars(difference) for difference in self.differences],
             "notes": self.notes,
         }
 
 
 @dataclass
 class UploadResult:
-    """All runs of one upload. `unreadable`: files and folders that could not be read, so that calls may be missing."""
+    """All runs of one upload. `unreadable`: files and folders that could not be read, so that calls may be missing;
+    `unopened`: runs that could not be uploaded, and folders that hold none."""
 
     runs: list[RunReport] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
+    unopened: list[Unopened] = field(default_factory=list)
     dry_run: bool = False
     seconds: float = 0.0
 
@@ -125,15 +193,30 @@ class UploadResult:
         """Calls that did not arrive."""
         return sum(run.failed for run in self.runs)
 
+    @property
+    def waiting(self) -> int:
+        """Calls that a later upload will send."""
+        return sum(run.waiting for run in self.runs)
+
+    @property
+    def stopped(self) -> str:
+        """Why an upload of a run ended before its time, "" when none did."""
+        return next((run.stopped for run in self.runs if run.stopped), "")
+
     def as_json(self) -> dict[str, Any]:
         """Plain data for `--json`."""
         return {
             "dry_run": self.dry_run,
             "recorded": self.recorded,
             "sent": self.sent,
-            "skipped": dict(self.skipped),
+            "skipped": _plain(self.skipped),
             "failed": self.failed,
             "unreadable": self.unreadable,
+            "unopened": [vars(unopened) for unopened in self.unopened],
             "seconds": round(self.seconds, 3),
             "runs": [run.as_json() for run in self.runs],
         }
+
+
+def _plain(counts: Counter[str]) -> dict[str, int]:
+    return {name: count for name, count in sorted(counts.items()) if count}

@@ -1,4 +1,4 @@
-"""Worker threads between reading and the server: ask what is there, send what is not, count what became of it."""
+"""Worker threads between reading and the server: ask what is there, send what is not, check, count what it came to."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ import threading
 from collections.abc import Callable, Iterator
 
 from ..schemas.errors import Rejected
-from .client import Client, Unreachable
+from .check import DIFFERS, compare, count_traces, same_instant
+from .client import Client, Outcome, Unreachable
+from .ledger import Ledger
 from .payload import Encoded
-from .result import ALREADY_STORED, Failure, RunReport
+from .plan import MAX_TRACES, Batch, Trace
+from .result import ALREADY_STORED, STORED_OTHERWISE, Difference, Failure, RunReport
+from .storing import Refused
 
 __all__ = ["Sender", "count_call"]
 
 # Requests that may wait for a thread: with those under way, and the one being made, the bound of our memory.
 QUEUED = 2
+# Calls read back in one question when they are compared, and bytes of them.
+COMPARED_CALLS = 100
+COMPARED_BYTES = 8 << 20
+_VANISHED = "the server confirmed the call and does not show it"
 
 
 def count_call(report: RunReport, call: Encoded) -> None:
@@ -24,17 +32,27 @@ def count_call(report: RunReport, call: Encoded) -> None:
 
 
 class Sender:
-    """Worker threads that ask and send. They are daemons: Ctrl-C does not wait for a request under way."""
+    """Worker threads that ask and send. They are daemons: Ctrl-C does not wait for a request under way.
 
-    def __init__(self, client: Client, report: RunReport, tell: Callable[[], None]) -> None:
+    `check` is one of `check.CHECKS`. `disowned`: trace ids that the ledger remembers and the server does not have.
+    """
+
+    def __init__(
+        self, client: Client, report: RunReport, tell: Callable[[], None], *, ledger: Ledger | None, check: str
+    ) -> None:
         self._client = client
         self._report = report
         self._tell = tell
+        self._ledger = ledger
+        self._check = check
         self._lock = threading.Lock()
-        self._work: queue.SimpleQueue[list[Encoded] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(QUEUED)
         self._given_up = ""
         self._bug: BaseException | None = None
+        # trajectories that are dealt with, and of which the server was not asked yet
+        self._unchecked: list[Trace] = []
+        self.disowned: set[str] = set()
 
     @contextlib.contextmanager
     def running(self, workers: int) -> Iterator[None]:
@@ -55,8 +73,11 @@ class Sender:
             thread.join()
         if self._bug is not None:
             raise self._bug
+        self._check_what_is_due(at_least=1)
+        self._client.disconnect()
+        self._report.stopped = self._report.stopped or self._given_up
 
-    def put(self, batch: list[Encoded]) -> None:
+    def put(self, batch: Batch) -> None:
         """Hand over a request; waits while enough are under way."""
         self._room.acquire()
         self._work.put(batch)
@@ -79,38 +100,135 @@ class Sender:
                 self._bug = self._bug or error
                 self.give_up(f"{type(error).__name__}: {error}")
 
-    def _deal_with(self, batch: list[Encoded]) -> None:
-        left = {call.id: call for call in batch}
+    def _deal_with(self, batch: Batch) -> None:
+        left = {call.id: call for call in batch.calls}
+        if not batch.calls:
+            self._remembered(batch)
         try:
-            if not self._given_up:
-                self._ask_and_send(left)
+            if left and not self._given_up:
+                self._ask_and_send(batch, left)
         except Unreachable as error:
             if error.outcome is not None:
-                self._settle(left, [call.id for call in error.outcome.stored], error.outcome.refused)
+                self._settle(batch, left, error.outcome)
             self.give_up(str(error))
         except Rejected as error:
             self.give_up(str(error))
         if left:
-            self._settle(left, [], [(call, f"not sent: {self._given_up}") for call in list(left.values())])
+            unsent = [Refused(call, f"not sent: {self._given_up}", "") for call in left.values()]
+            self._settle(batch, left, Outcome(refused=unsent))
+        self._check_what_is_due(at_least=MAX_TRACES)
         self._tell()
 
-    def _ask_and_send(self, left: dict[str, Encoded]) -> None:
-        known = self._client.existing(list(left))
-        stored = [key for key, ended in known.items() if ended and key in left]
+    def _remembered(self, batch: Batch) -> None:
+        traces = list(batch.traces.values())
         with self._lock:
-            self._report.skipped.update([ALREADY_STORED] * len(stored))
-        for key in stored:
-            del left[key]
+            self._report.skipped[ALREADY_STORED] += sum(len(trace.ids) for trace in traces)
+            self._unchecked += traces
+
+    def _ask_and_send(self, batch: Batch, left: dict[str, Encoded]) -> None:
+        known = self._client.existing(list(left))
+        stored = {key: ended for key, ended in known.items() if ended is not None and key in left}
+        there = [left.pop(key) for key in stored]
+        with self._lock:
+            for call in there:
+                same = same_instant(call.ended_at, stored[call.id])
+                self._report.skipped[ALREADY_STORED if same else STORED_OTHERWISE] += 1
+                self._done(batch, call)
+        if self._check == "deep":
+            self._compare(there)
         if not left:
             return
         outcome = self._client.store(list(left.values()), frozenset(known) & frozenset(left))
-        self._settle(left, [call.id for call in outcome.stored], outcome.refused)
+        self._settle(batch, left, outcome)
+        if self._check == "deep":
+            self._compare(outcome.stored)
 
-    def _settle(self, left: dict[str, Encoded], stored: list[str], refused: list[tuple[Encoded, str]]) -> None:
+    def _settle(self, batch: Batch, left: dict[str, Encoded], outcome: Outcome) -> None:
         with self._lock:
-            for key in stored:
+            for call in outcome.stored:
                 self._report.sent += 1
-                count_call(self._report, left.pop(key))
-            for call, words in refused:
-                self._report.fail(Failure(call.id, call.trace_id, call.op, words))
-                left.pop(call.id, None)
+                count_call(self._report, call)
+                batch.traces[call.trace_id].sent.add(call.id)
+                self._done(batch, left.pop(call.id))
+            for call, words, field in outcome.refused:
+                self._report.fail(Failure(call.id, call.trace_id, call.op, words, field))
+                batch.traces[call.trace_id].failed.add(call.id)
+                self._done(batch, left.pop(call.id))
+            self._report.lightened += outcome.lightened
+
+    def _done(self, batch: Batch, call: Encoded) -> None:
+        trace = batch.traces[call.trace_id]
+        trace.left -= 1
+        if not trace.left:
+            self._unchecked.append(trace)
+
+    def _compare(self, calls: list[Encoded]) -> None:
+        for piece in _pieces(calls):
+            rows = {row["id"]: row for row in self._client.rows([call.id for call in piece])}
+            found = [
+                difference
+                for call in piece
+                for difference in (
+                    compare(call, rows[call.id])
+                    if call.id in rows
+                    else [Difference(call.id, call.op, "(the whole call)", DIFFERS)]
+                )
+            ]
+            with self._lock:
+                for difference in found:
+                    self._report.differ(difference)
+
+    def _check_what_is_due(self, *, at_least: int) -> None:
+        """Check trajectories once there are enough of them, and then remember them."""
+        while True:
+            with self._lock:
+                if len(self._unchecked) < at_least:
+                    return
+                traces, self._unchecked = self._unchecked[:MAX_TRACES], self._unchecked[MAX_TRACES:]
+            if self._check != "none" and not self._given_up:
+                try:
+                    self._count(traces)
+                except Unreachable as error:
+                    self.give_up(f"while checking what was sent: {error}")
+                except Rejected as error:
+                    with self._lock:
+                        self._report.note(f"the server does not count calls, so it was not checked: {error}")
+            # what was not checked because the server is gone is asked for again the next time
+            if self._given_up:
+                continue
+            with self._lock:
+                if self._ledger is not None:
+                    self._ledger.add(trace.mark for trace in traces if not trace.failed)
+
+    def _count(self, traces: list[Trace]) -> None:
+        counted = count_traces(self._client, traces)
+        with self._lock:
+            for trace, key in counted.missing:
+                trace.failed.add(key)
+                if trace.remembered:
+                    continue
+                if key in trace.sent:
+                    self._report.sent -= 1
+                else:
+                    self._report.skipped[ALREADY_STORED] -= 1
+                self._report.fail(Failure(key, trace.trace_id, "", _VANISHED))
+            for trace in traces:
+                if trace.remembered and trace.failed:
+                    self.disowned.add(trace.trace_id)
+                    self._report.skipped[ALREADY_STORED] -= len(trace.ids)
+                else:
+                    self._report.checked = (self._report.checked or 0) + trace.expected
+            self._report.more += counted.more
+
+
+def _pieces(calls: list[Encoded]) -> Iterator[list[Encoded]]:
+    piece: list[Encoded] = []
+    size = 0
+    for call in calls:
+        if piece and (len(piece) == COMPARED_CALLS or size + call.size > COMPARED_BYTES):
+            yield piece
+            piece, size = [], 0
+        piece.append(call)
+        size += call.size
+    if piece:
+        yield piece

@@ -22,14 +22,17 @@ __all__ = ["Target", "resolve", "split_project"]
 
 @dataclass(frozen=True)
 class Target:
-    """One Weave project. `authorization` gives the header of a request; it is never shown."""
+    """One Weave project.
+
+    `authorization` gives the header of a request; it is never shown. `credential`: what it is made of, in words.
+    """
 
     entity: str
     project: str
     trace_url: str
     app_url: str
     authorization: Callable[[], str] = field(repr=False)
-    verify: bool = True
+    credential: str = "this key"
 
     @property
     def project_id(self) -> str:
@@ -75,22 +78,23 @@ def resolve(recorded: str | None, *, entity: str | None = None, project: str | N
     """
     name = split_project(recorded, entity, project)
     weave = _load_weave()
-    authorization = _authorization(weave)
+    authorization, credential = _authorization(weave)
     api = weave.wandb.Api()
     base_url = weave.env.wandb_base_url()
-    owner = name.entity or _ask(weave, base_url, api.default_entity_name)
+    asking = _Asking(weave, base_url, f"{name.entity or '(default entity)'}/{name.project} with {credential}")
+    owner = name.entity or asking.answer(api.default_entity_name)
     if not owner:
         raise CannotStart(
             f"the account at {base_url} has no default entity", hint="name one with --entity or WANDB_ENTITY"
         )
-    stored = _project_on_server(weave, base_url, api, ProjectName(owner, name.project))
+    stored = _project_on_server(asking, api, ProjectName(owner, name.project))
     return Target(
         entity=owner,
         project=stored,
         trace_url=weave.env.weave_trace_server_url().rstrip("/"),
         app_url=weave.wandb.app_url(weave.env.wandb_frontend_base_url()).rstrip("/"),
         authorization=authorization,
-        verify=getattr(weave.env, "ssl_verify", lambda: True)(),
+        credential=credential,
     )
 
 
@@ -115,8 +119,9 @@ def _load_weave() -> _Weave:
     return _Weave(env, wandb, context)
 
 
-def _authorization(weave: _Weave) -> Callable[[], str]:
-    """A function that gives the Authorization header; identity tokens are renewed by weave when it is called."""
+def _authorization(weave: _Weave) -> tuple[Callable[[], str], str]:
+    """A function that gives the Authorization header (identity tokens are renewed by weave when it is called), and what
+    it is made of, in words that may be shown."""
     credentials_of = getattr(weave.context, "get_wandb_auth_context", None)
     try:
         found = credentials_of() if credentials_of is not None else weave.env.weave_wandb_api_key()
@@ -128,66 +133,82 @@ def _authorization(weave: _Weave) -> Callable[[], str]:
         )
     if isinstance(found, str):
         header = "Basic " + base64.b64encode(f"api:{found}".encode()).decode()
-        return lambda: header
+        return lambda: header, _key_in_words(found)
     header_of: Callable[[], str] = found.authorization_header
-    return header_of
+    key = getattr(found, "api_key", None)
+    return header_of, _key_in_words(key) if isinstance(key, str) else "the identity token of WANDB_IDENTITY_TOKEN_FILE"
 
 
-def _project_on_server(weave: _Weave, base_url: str, api: Any, name: ProjectName) -> str:
+def _key_in_words(key: str) -> str:
+    # of a short one, four characters would be a good part
+    return f"the API key ending in {key[-4:]}" if len(key) >= 20 else "the API key"
+
+
+def _project_on_server(asking: _Asking, api: Any, name: ProjectName) -> str:
     """The name under which the server has the project."""
-    answer = _ask(weave, base_url, lambda: api.project(name.entity, name.project)) or {}
+    answer = asking.answer(lambda: api.project(name.entity, name.project)) or {}
     if answer.get("project"):
         return str(answer["project"]["name"])
-    made = _ask(weave, base_url, lambda: api.upsert_project(project=name.project, entity=name.entity)) or {}
+    made = asking.answer(lambda: api.upsert_project(project=name.project, entity=name.entity)) or {}
     model = (made.get("upsertModel") or {}).get("model")
     if not model:
-        raise CannotStart(f"{base_url} did not create the project {name.entity}/{name.project}")
+        raise CannotStart(f"{asking.base_url} did not create the project {name.entity}/{name.project}")
     return str(model["name"])
 
 
-def _ask(weave: _Weave, base_url: str, question: Callable[[], Any]) -> Any:
-    """A question to the W&B API.
+@dataclass(frozen=True)
+class _Asking:
+    """Questions to the W&B API at `base_url`; `about` names project and key in errors."""
 
-    Raises:
-        CannotStart: it was not answered; the message has the server's words and nothing of the key.
-    """
-    import httpx
-    from gql.transport import exceptions as gql_errors
+    weave: _Weave
+    base_url: str
+    about: str
 
-    try:
-        with warnings.catch_warnings():
-            # weave calls its GraphQL client with deprecated arguments and leaves connections to the collector
-            warnings.simplefilter("ignore")
-            try:
-                return question()
-            finally:
-                gc.collect()
-    except weave.wandb.AuthenticationError as error:
-        raise CannotStart(f"W&B credentials: {error}") from None
-    except gql_errors.TransportQueryError as error:
-        words = "; ".join(str(item.get("message", item)) for item in error.errors or []) or str(error)
-        raise CannotStart(
-            f"{base_url} refuses the project: {words}",
-            hint="does the entity exist, and may this key write to it? (--entity, --project)",
-        ) from None
-    except gql_errors.TransportServerError as error:
-        raise _server_error(base_url, error.code) from None
-    except (httpx.HTTPError, gql_errors.TransportError, OSError) as error:
-        code = getattr(getattr(error, "response", None), "status_code", None)
-        if code is not None:
-            raise _server_error(base_url, code) from None
-        raise CannotStart(
-            f"cannot reach {base_url}: {error or type(error).__name__}",
-            hint="is the host up, and is WANDB_BASE_URL right?",
-        ) from None
+    def answer(self, question: Callable[[], Any]) -> Any:
+        """Ask.
 
+        Raises:
+            CannotStart: it was not answered; the message has the server's words and nothing of the key.
+        """
+        import httpx
+        from gql.transport import exceptions as gql_errors
 
-def _server_error(base_url: str, code: int | None) -> CannotStart:
-    if code == 401:
-        return CannotStart(
-            f"{base_url} does not accept the API key (HTTP 401)",
-            hint="check WANDB_API_KEY, or run `wandb login --relogin`",
-        )
-    if code == 403:
-        return CannotStart(f"{base_url} forbids access (HTTP 403)", hint="may this key write to the entity? (--entity)")
-    return CannotStart(f"{base_url} answers HTTP {code}", hint="try again later, and check WANDB_BASE_URL")
+        try:
+            with warnings.catch_warnings():
+                # weave calls its GraphQL client with deprecated arguments and leaves connections to the collector
+                warnings.simplefilter("ignore")
+                try:
+                    return question()
+                finally:
+                    gc.collect()
+        except self.weave.wandb.AuthenticationError as error:
+            raise CannotStart(f"W&B credentials: {error}") from None
+        except gql_errors.TransportQueryError as error:
+            words = "; ".join(str(item.get("message", item)) for item in error.errors or []) or str(error)
+            raise CannotStart(
+                f"{self.base_url} refuses the project {self.about}: {words}",
+                hint="does the entity exist, and may this key write to it? (--entity, --project)",
+            ) from None
+        except gql_errors.TransportServerError as error:
+            raise self._server_error(error.code) from None
+        except (httpx.HTTPError, gql_errors.TransportError, OSError) as error:
+            code = getattr(getattr(error, "response", None), "status_code", None)
+            if code is not None:
+                raise self._server_error(code) from None
+            raise CannotStart(
+                f"cannot reach {self.base_url}: {error or type(error).__name__}",
+                hint="is the host up, and is WANDB_BASE_URL right?",
+            ) from None
+
+    def _server_error(self, code: int | None) -> CannotStart:
+        if code == 401:
+            return CannotStart(
+                f"{self.base_url} does not accept the API key (HTTP 401): {self.about}",
+                hint="check WANDB_API_KEY, or run `wandb login --relogin`",
+            )
+        if code == 403:
+            return CannotStart(
+                f"{self.base_url} forbids access (HTTP 403): {self.about}",
+                hint="may this key write to the entity? (--entity)",
+            )
+        return CannotStart(f"{self.base_url} answers HTTP {code}", hint="try again later, and check WANDB_BASE_URL")

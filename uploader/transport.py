@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import requests
+from urllib3.exceptions import NewConnectionError
 
 from ..schemas.errors import VerlTraceError
+from .network import verification
 from .target import Target
 
 if TYPE_CHECKING:
@@ -30,20 +32,25 @@ WORDS_LIMIT = 500
 
 
 class Transient(Exception):
-    """No answer, or one that may be another the next time."""
+    """No answer, or one that may be another the next time. `reached`: somebody was there at least."""
 
-    def __init__(self, words: str, *, status: int | None = None, retry_after: float | None = None) -> None:
+    def __init__(
+        self, words: str, *, status: int | None = None, retry_after: float | None = None, reached: bool = True
+    ) -> None:
         super().__init__(words)
         self.status = status
         self.retry_after = retry_after
+        self.reached = reached
 
 
 class Refusal(Exception):
-    """The server understood and said no."""
+    """The server understood and said no. `field`: what it objects to, `code`: its name for the error; "" if unknown."""
 
-    def __init__(self, words: str, *, status: int) -> None:
+    def __init__(self, words: str, *, status: int, field: str = "", code: str = "") -> None:
         super().__init__(words)
         self.status = status
+        self.field = field
+        self.code = code
 
 
 class Unreachable(VerlTraceError):
@@ -59,6 +66,7 @@ class Http:
         self.url = target.trace_url
         self._target = target
         self._local = threading.local()
+        self._verify = verification()
 
     def post_json(self, path: str, body: Any) -> Any:
         """The answer's JSON.
@@ -67,6 +75,17 @@ class Http:
             Transient, Refusal
         """
         return _parse(self.post(path, orjson.dumps(body)).content)
+
+    def post_batch(self, path: str, items: list[bytes]) -> None:
+        """Send items that are JSON already. An answer of 200 that is not JSON is none of the server's: somebody between
+        here and there made it up.
+
+        Raises:
+            Transient, Refusal
+        """
+        content = self.post(path, b'{"batch":[' + b",".join(items) + b"]}").content
+        if content:
+            _parse(content)
 
     def post_for_lines(self, path: str, body: Any) -> list[Any]:
         """The answer's JSON lines.
@@ -95,16 +114,21 @@ class Http:
 
     def _send(self, path: str, **content: Any) -> requests.Response:
         try:
-            # a redirected POST would arrive as a GET
-            answer = self._session().post(self.url + path, timeout=TIMEOUT, allow_redirects=False, **content)
+            # a redirected POST would arrive as a GET; `verify` is named since requests prefers its own variables to a
+            # session's
+            answer = self._session().post(
+                self.url + path, timeout=TIMEOUT, allow_redirects=False, verify=self._verify, **content
+            )
         except requests.RequestException as error:
-            raise Transient(_reason(error)) from None
+            raise Transient(_reason(error), reached=_reached(error)) from None
         if answer.status_code < 300:
             return answer
         words = f"HTTP {answer.status_code}: {_words(answer)}"
         if answer.status_code in (408, 425, 429) or answer.status_code >= 500:
             raise Transient(words, status=answer.status_code, retry_after=_retry_after(answer))
-        raise Refusal(words, status=answer.status_code)
+        if answer.is_redirect:
+            words += f" (redirected to {answer.headers['Location'][:WORDS_LIMIT]})"
+        raise Refusal(words, status=answer.status_code, field=_field(answer), code=_code(answer))
 
     def close(self) -> None:
         """Close the calling thread's connection; the next request opens another."""
@@ -117,7 +141,6 @@ class Http:
         if session is None:
             session = self._local.session = requests.Session()
             session.auth = self._authorize
-            session.verify = self._target.verify
             session.headers["User-Agent"] = f"verl-trace/{metadata.version('verl-trace')}"
         return session
 
@@ -151,6 +174,8 @@ class Patience:
         left = self._max_wait - (now - self._failing_since)
         if left <= 0:
             raise Unreachable(f"the server did not recover within {self._max_wait:.0f} s: {trouble}")
+        if (trouble.retry_after or 0.0) > left and not self._stop.is_set():
+            raise Unreachable(f"the server asks to wait {trouble.retry_after:.0f} s, and --max-wait is less: {trouble}")
         # jitter, so that threads that failed together do not come back together
         pause = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(self.failures - 1, 10)) * random.uniform(0.5, 1.0)
         if self._stop.wait(min(left, max(pause, trouble.retry_after or 0.0))):
@@ -175,6 +200,13 @@ def _reason(error: requests.RequestException) -> str:
     return str(reason).rpartition(">: ")[2][:WORDS_LIMIT] or type(error).__name__
 
 
+def _reached(error: requests.RequestException) -> bool:
+    """Whether a connection was made at all."""
+    inner = error.args[0] if error.args else None
+    nobody = (requests.ConnectTimeout, requests.exceptions.ProxyError, requests.exceptions.SSLError)
+    return not isinstance(error, nobody) and not isinstance(getattr(inner, "reason", None), NewConnectionError)
+
+
 def _words(answer: requests.Response) -> str:
     """What the server says about an error."""
     try:
@@ -186,6 +218,28 @@ def _words(answer: requests.Response) -> str:
     if isinstance(body, list):
         body = "; ".join(_detail(item) for item in body)
     return (body if isinstance(body, str) else orjson.dumps(body).decode())[:WORDS_LIMIT]
+
+
+def _field(answer: requests.Response) -> str:
+    """The field that a 422 points at, without the way to it through body and batch."""
+    body = _body(answer)
+    detail = body.get("detail")
+    if not isinstance(detail, list) or not detail or not isinstance(detail[0], dict):
+        return ""
+    places = [str(part) for part in detail[0].get("loc") or ()]
+    return ".".join(part for part in places if part not in ("body", "batch") and not part.isdigit())
+
+
+def _code(answer: requests.Response) -> str:
+    return str(_body(answer).get("error_code") or "")
+
+
+def _body(answer: requests.Response) -> dict[str, Any]:
+    try:
+        body = orjson.loads(answer.content)
+    except orjson.JSONDecodeError:
+        return {}
+    return body if isinstance(body, dict) else {}
 
 
 def _detail(item: Any) -> str:

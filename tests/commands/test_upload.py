@@ -23,8 +23,10 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     """`run("upload", …)`: exit code, standard output, standard error."""
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
     def call(*arguments: Any) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["verl-trace", *map(str, arguments)])
@@ -91,7 +93,7 @@ def test_refused_call(run: Run, wandb_login: Server, recording: Any) -> None:
 
     assert code == 1
     assert numbers(out) == {"recorded": 3, "sent": 2, "skipped": 0, "failed": 1}
-    assert f"{bad['id']} C.run: HTTP 422: " in out
+    assert f"{bad['id']} C.run [ended_at]: HTTP 422: " in out
 
 
 def test_open_calls(run: Run, wandb_login: Server, recording: Any) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -21,11 +24,20 @@ AUTH = ("api", "any")
 
 
 class Fault(NamedTuple):
-    """What happens instead of the plain answer. `after`: the real server gets the request first. Status 0: cut off."""
+    """What happens instead of the plain answer. `after`: the real server gets the request first. Status 0: cut off;
+    200: the plain answer.
+
+    `stall`: seconds before anything happens. `cut`: "body" lets the real server have half of the request, "answer" lets
+    the client have half of the answer. `reset`: cut off with RST in place of FIN. `content`: what the answer says.
+    """
 
     status: int
     after: bool = False
     headers: tuple[tuple[str, str], ...] = ()
+    stall: float = 0.0
+    cut: str = ""
+    reset: bool = False
+    content: bytes = b'{"reason":"as told by the test"}'
 
 
 class Proxy(ThreadingHTTPServer):
@@ -39,6 +51,9 @@ class Proxy(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.decide: Callable[[str, bytes], Fault | None] = lambda path, body: None
         self.requests: list[tuple[str, bytes]] = []
+        self.faults = 0
+        # set at the end: no stall outlives the test
+        self.stalls = threading.Event()
 
     def sent(self, path_end: str) -> list[bytes]:
         """Bodies of the requests whose path ends so."""
@@ -55,27 +70,53 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.requests.append((self.path, body))
         fault = self.server.decide(self.path, body)
+        self.server.faults += fault is not None
         if fault is None:
             answer = self.forward(body)
             self.reply(answer.status_code, answer.content)
             return
-        if fault.after:
-            self.forward(body)
-        if fault.status == 0:
+        if fault.stall:
+            self.server.stalls.wait(fault.stall)
+        if fault.cut == "body":
+            self.forward_half(body)
+        answered = self.forward(body) if fault.after or fault.cut == "answer" or fault.status == 200 else None
+        if fault.cut == "answer" and answered is not None:
+            self.reply(answered.status_code, answered.content, announced=2 * len(answered.content) + 1)
             self.close_connection = True
-            return
-        self.reply(fault.status, b'{"reason":"as told by the test"}', fault.headers)
+        elif fault.status == 0:
+            if fault.reset:
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.close()
+            self.close_connection = True
+        elif fault.status == 200 and answered is not None:
+            self.reply(answered.status_code, answered.content)
+        else:
+            self.reply(fault.status, fault.content, fault.headers)
 
     def forward(self, body: bytes) -> requests.Response:
         headers = {name: self.headers[name] for name in ("Content-Type", "Authorization") if name in self.headers}
         return requests.post(self.server.upstream + self.path, data=body, headers=headers, timeout=30)
 
-    def reply(self, status: int, content: bytes, headers: tuple[tuple[str, str], ...] = ()) -> None:
-        self.send_response(status)
-        for name, value in (("Content-Length", str(len(content))), *headers):
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
+    def forward_half(self, body: bytes) -> None:
+        """Let the real server wait for a body that ends too soon."""
+        host, _, port = self.server.upstream.removeprefix("http://").partition(":")
+        head = f"POST {self.path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        head += f"Authorization: {self.headers['Authorization']}\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection((host, int(port)), timeout=10) as upstream:
+            upstream.sendall(head.encode() + body[: len(body) // 2])
+
+    def reply(
+        self, status: int, content: bytes, headers: tuple[tuple[str, str], ...] = (), announced: int | None = None
+    ) -> None:
+        try:
+            self.send_response(status)
+            for name, value in (("Content-Length", str(announced or len(content))), *headers):
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+        except OSError:
+            # the client has lost its patience
+            self.close_connection = True
 
     def log_message(self, *args: Any) -> None:
         """Quiet."""
@@ -89,6 +130,7 @@ def proxy(wandb_login: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Prox
     thread.start()
     monkeypatch.setenv("WF_TRACE_SERVER_URL", server.url)
     yield server
+    server.stalls.set()
     server.shutdown()
     server.server_close()
 
@@ -97,6 +139,43 @@ def proxy(wandb_login: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Prox
 def fault() -> type[Fault]:
     """`fault(status, after=…, headers=…)`."""
     return Fault
+
+
+@pytest.fixture
+def storm() -> Callable[..., Callable[[str, bytes], Fault | None]]:
+    """`storm(seed, rate=0.4, largest=…)`: a `decide` that lets every kind of fault happen to so many of the requests.
+
+    `largest`: bytes of a body above which the answer is 413, always. Stalls are longer than a second.
+    """
+
+    def make(seed: int, *, rate: float = 0.4, largest: int = 1 << 40) -> Callable[[str, bytes], Fault | None]:
+        dice = random.Random(seed)
+        lock = threading.Lock()
+        wait = (("Retry-After", "0"),)
+        kinds: list[Callable[[], Fault]] = [
+            lambda: Fault(0),
+            lambda: Fault(0, reset=True),
+            lambda: Fault(0, after=True),
+            lambda: Fault(0, after=True, reset=True),
+            lambda: Fault(429),
+            lambda: Fault(429, headers=wait),
+            lambda: Fault(500, after=dice.random() < 0.5),
+            lambda: Fault(502, after=dice.random() < 0.5),
+            lambda: Fault(503, after=dice.random() < 0.5),
+            lambda: Fault(200, stall=1.5),
+            lambda: Fault(0, cut="body"),
+            lambda: Fault(200, cut="answer"),
+        ]
+
+        def decide(path: str, body: bytes) -> Fault | None:
+            with lock:
+                if len(body) > largest:
+                    return Fault(413)
+                return dice.choice(kinds)() if dice.random() < rate else None
+
+        return decide
+
+    return make
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def test_refused_call_is_found_alone(
 
     outcome = client.store(calls)
 
-    assert [(call.id, words) for call, words in outcome.refused] == [
+    assert [(found.call.id, found.words) for found in outcome.refused] == [
         (calls[7].id, f"HTTP {status}: as told by the test")
     ]
     assert len(outcome.stored) == len(stored(project)) == 19
@@ -109,8 +109,9 @@ def test_real_refusals(client: Client, project: str, stored: Stored) -> None:
 
     outcome = client.store(calls)
 
-    assert {call.id for call, _ in outcome.refused} == {calls[number].id for number in bad}
-    assert {words[:8] for _, words in outcome.refused} == {"HTTP 422", "HTTP 400"}
+    assert {found.call.id for found in outcome.refused} == {calls[number].id for number in bad}
+    assert {found.words[:8] for found in outcome.refused} == {"HTTP 422", "HTTP 400"}
+    assert [found.field for found in outcome.refused if found.call is calls[2]] == ["inputs"]
     assert len(stored(project)) == 9
 
 
@@ -121,7 +122,7 @@ def test_call_that_breaks_the_server(proxy: Any, client: Client, project: str, s
 
     outcome = client.store(calls)
 
-    assert [call.id for call, _ in outcome.refused] == [calls[1].id]
+    assert [found.call.id for found in outcome.refused] == [calls[1].id]
     assert list(stored(project)) == [calls[0].id]
 
 
@@ -148,8 +149,8 @@ def test_start_without_end_is_completed(proxy: Any, client: Client, project: str
     known = client.existing([call.id for call in calls])
     client.store(calls, frozenset(known))
 
-    assert known == {calls[0].id: False}
-    assert client.existing([call.id for call in calls]) == {call.id: True for call in calls}
+    assert known == {calls[0].id: None}
+    assert None not in client.existing([call.id for call in calls]).values()
     assert {row["output"] for row in stored(project).values()} == {1}
 
 

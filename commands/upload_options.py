@@ -1,0 +1,60 @@
+"""Options that `upload` and `status` share, and how they say a duration."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "EntityOption",
+    "PartialOption",
+    "ProjectOption",
+    "RunArgument",
+    "SettleOption",
+    "StateDirOption",
+    "seconds",
+]
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds(text: str) -> float:
+    """`90`, `90s`, `10m`, `2h`, `1d` in seconds.
+
+    Raises:
+        BadParameter: none of these.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip().lower())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no duration; write 90s, 10m or 2h")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _checked(text: str) -> str:
+    seconds(text)
+    return text
+
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or of several, or one span file.")]
+EntityOption = Annotated[
+    str | None, typer.Option(help="W&B entity (user or team) instead of the recorded or default one.")
+]
+ProjectOption = Annotated[str | None, typer.Option(help="PROJECT or ENTITY/PROJECT instead of the recorded name.")]
+SettleOption = Annotated[
+    str,
+    typer.Option(
+        callback=_checked,
+        help="Silence after which nothing more is awaited of a trajectory, or of a process on another host: 10m, 1h; 0"
+        " waits for nothing but processes of this host.",
+    ),
+]
+PartialOption = Annotated[
+    bool, typer.Option("--partial", help="Do not wait for segments that are missing: what they held is lost.")
+]
+StateDirOption = Annotated[
+    Path | None,
+    typer.Option(help="Folder that remembers what is stored; default: verl-trace/uploads in XDG_STATE_HOME."),
+]

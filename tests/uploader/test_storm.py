@@ -1,0 +1,99 @@
+"""An upload through a network that does everything wrong, 40 % of the time: the server holds the recording, once."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verl_trace.reader import find_runs, iter_trajectories
+from verl_trace.uploader import plan, transport, upload
+from verl_trace.uploader.result import ALREADY_STORED
+
+Stored = Callable[[str], dict[str, Any]]
+# More than an upload through the worst of these storms takes.
+MAX_WAIT = 120.0
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that gives an answer one second, begins with short pauses, and sends many small requests."""
+    monkeypatch.setattr(plan, "MAX_CALLS", 100)
+    monkeypatch.setattr(transport, "TIMEOUT", (1.0, 1.0))
+    monkeypatch.setattr(transport, "FIRST_WAIT", 0.05)
+    monkeypatch.setattr(transport, "LONGEST_WAIT", 1.0)
+
+
+def chosen_seed() -> int:
+    """A new one each time, or the one that is asked for."""
+    return int(os.environ.get("VERL_TRACE_SEED") or random.SystemRandom().randrange(1 << 30))
+
+
+def record(writer: Any, runs: Path, project: str, calls: int) -> Path:
+    """Trajectories of five calls, one of them with more bytes than others."""
+    recording = writer(runs, project)
+    for number in range(calls // 5):
+        root = recording.start("A.run", step=number, inputs={"n": number})
+        for turn in range(4):
+            recording.call("B.run", {"text": "x" * (2000 if turn == 1 else 20)}, parent=root)
+        recording.end(root, {"n": number})
+    recording.close()
+    folder: Path = recording.folder
+    return folder
+
+
+def recorded(folder: Path) -> dict[str, tuple[str, str | None, str | None]]:
+    """Times and parents of the recorded calls, by id."""
+    return {
+        call.id: (call.started_at, call.ended_at, call.parent_id)
+        for run in find_runs(folder)
+        for trajectory in iter_trajectories(run)
+        for call in trajectory.calls
+    }
+
+
+def weather(writer: Any, proxy: Any, stored: Stored, storm: Any, folder: Path, project: str, seed: int) -> None:
+    """The promise. `stored` fails when a call is there twice."""
+    print(f"VERL_TRACE_SEED={seed}")
+    run = find_runs(folder)[0].folder
+    proxy.decide = storm(seed, largest=60_000)
+
+    result = upload(run, max_wait=MAX_WAIT)
+
+    print(f"{proxy.faults} of {len(proxy.requests)} requests went wrong")
+    wanted = recorded(run)
+    rows = stored(project)
+    assert (result.failed, result.stopped, result.sent) == (0, "", len(wanted)), result.runs[0].failures[:3]
+    assert {key: (row["started_at"], row["ended_at"], row["parent_id"]) for key, row in rows.items()} == wanted
+    assert result.runs[0].checked == len(wanted)
+
+    proxy.requests.clear()
+    again = upload(run, max_wait=MAX_WAIT)
+
+    assert (again.sent, dict(again.skipped), again.failed) == (0, {ALREADY_STORED: len(wanted)}, 0)
+    assert proxy.sent("/calls/complete") == []
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_storm(
+    proxy: Any, writer: Any, project: str, tmp_path: Path, stored: Stored, storm: Any, impatient: None, number: int
+) -> None:
+    """A thousand calls, in any weather: equal, none twice, and a second upload sends none."""
+    record(writer, tmp_path / "runs", project, 1000)
+
+    weather(writer, proxy, stored, storm, tmp_path / "runs", project, chosen_seed() + number)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("number", range(int(os.environ.get("SOAK_STORMS", "30"))))
+def test_long_storm(
+    proxy: Any, writer: Any, project: str, tmp_path: Path, stored: Stored, storm: Any, impatient: None, number: int
+) -> None:
+    """The same with ten thousand."""
+    record(writer, tmp_path / "runs", project, 10_000)
+
+    weather(writer, proxy, stored, storm, tmp_path / "runs", project, chosen_seed() + number)

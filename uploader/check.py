@@ -1,0 +1,138 @@
+"""After sending: does the server hold what the files say?
+
+counts  the calls of the trajectories are counted, 500 trajectories a question; where the number is wrong, by their ids
+deep    every call is read back and compared in its normal form: JSON values with their keys in any order, 1 equal to
+        1.0, times as instants, without what servers add (`summary.weave`, `attributes.weave`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import orjson
+
+from .client import Client
+from .payload import Encoded
+from .plan import Trace
+from .result import Difference
+
+__all__ = ["CHECKS", "DIFFERS", "REWRITTEN", "STRIPPED", "Counted", "compare", "count_traces", "same_instant"]
+
+CHECKS = ("none", "counts", "deep")
+
+# Kinds of differences. What the server makes of some values for reasons of its own, and shows as the same:
+REWRITTEN = "rewritten by the server"
+# a value that is gone,
+STRIPPED = "stripped by the server"
+# and one that is another.
+DIFFERS = "differs"
+
+# Pauses before asking again for calls that were confirmed and are not shown: a replica may lag behind.
+_LAG = (0.5, 2.0, 5.0)
+# What a server puts in the place of a value that it finds too large.
+_STUB = "_weave"
+
+
+class Counted(NamedTuple):
+    """`missing`: ids that the server must have and does not show, with their trajectories; `more`: calls that it shows
+    beyond those."""
+
+    missing: list[tuple[Trace, str]]
+    more: int
+
+
+def count_traces(client: Client, traces: Sequence[Trace]) -> Counted:
+    """Hold the server's number of calls against ours.
+
+    Raises:
+        Rejected, Unreachable
+    """
+    expected = sum(trace.expected for trace in traces)
+    found = client.count([trace.trace_id for trace in traces])
+    if found == expected:
+        return Counted([], 0)
+    due = {key: trace for trace in traces for key in trace.ids if key not in trace.failed}
+    shown = set(client.existing(list(due)))
+    for pause in _LAG:
+        # of what the ledger remembers, only the ledger is in doubt
+        if all(due[key].remembered for key in due.keys() - shown) or client.stop.wait(pause):
+            break
+        shown |= set(client.existing(list(due.keys() - shown)))
+    return Counted([(due[key], key) for key in due if key not in shown], max(0, found - len(shown)))
+
+
+def compare(call: Encoded, row: dict[str, Any]) -> list[Difference]:
+    """The fields that the server holds otherwise than they were sent."""
+    mine: dict[str, Any] = orjson.loads(call.complete())
+    found: list[Difference] = []
+    for name in ("started_at", "ended_at"):
+        if not same_instant(mine[name], row.get(name)):
+            found.append(Difference(call.id, call.op, name, DIFFERS))
+    for name in ("trace_id", "parent_id", "op_name", "exception", "inputs", "output"):
+        found += [Difference(call.id, call.op, path, kind) for path, kind in _walk(name, mine[name], row.get(name))]
+    for name in ("attributes", "summary"):
+        theirs = row.get(name)
+        theirs = theirs if isinstance(theirs, dict) else {}
+        for key, value in mine[name].items():
+            found += [
+                Difference(call.id, call.op, path, kind)
+                for path, kind in _walk(f"{name}.{key}", value, theirs.get(key))
+            ]
+    return found
+
+
+def same_instant(mine: str, theirs: Any) -> bool:
+    """Whether two texts name one moment, to the microsecond."""
+    if mine == theirs:
+        return True
+    try:
+        return _instant(mine) == _instant(str(theirs))
+    except ValueError:
+        return False
+
+
+def _instant(text: str) -> datetime:
+    head, dot, rest = text.replace("Z", "+00:00").partition(".")
+    if dot:
+        # Python 3.10 takes three or six digits of a second
+        digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+        text = f"{head}.{digits[:6]:0<6}{rest[len(digits) :]}"
+    else:
+        text = head
+    return datetime.fromisoformat(text)
+
+
+def _walk(path: str, mine: Any, theirs: Any) -> Iterator[tuple[str, str]]:
+    """Paths and kinds of differences. A stack of its own: recorded values may be nested deeper than Python calls."""
+    todo = [(path, mine, theirs)]
+    while todo:
+        path, mine, theirs = todo.pop()
+        if isinstance(mine, dict) and isinstance(theirs, dict) and mine.keys() == theirs.keys():
+            todo += [(f"{path}.{key}", value, theirs[key]) for key, value in mine.items()]
+        elif isinstance(mine, list) and isinstance(theirs, list) and len(mine) == len(theirs):
+            if mine != theirs:
+                pairs = enumerate(zip(mine, theirs, strict=True))
+                todo += [(f"{path}.{index}", one, other) for index, (one, other) in pairs]
+        elif not _same(mine, theirs):
+            yield path, _kind(mine, theirs)
+
+
+def _same(mine: Any, theirs: Any) -> bool:
+    # True == 1 in Python, and not in JSON
+    return bool(mine == theirs) and isinstance(mine, bool) == isinstance(theirs, bool)
+
+
+def _kind(mine: Any, theirs: Any) -> str:
+    if isinstance(theirs, dict) and _STUB in theirs:
+        return STRIPPED
+    stored_elsewhere = isinstance(theirs, dict) and theirs.get("_type") == "CustomWeaveType"
+    reference = isinstance(theirs, str) and theirs.startswith("weave:///")
+    if (stored_elsewhere or reference) and mine is not None:
+        return REWRITTEN
+    numbers = (int, float)
+    if isinstance(mine, numbers) and isinstance(theirs, numbers) and not isinstance(mine, bool):
+        # a whole number beyond 2**53 that went through a float
+        return REWRITTEN if float(mine) == float(theirs) else DIFFERS
+    return DIFFERS

@@ -1,0 +1,41 @@
+"""What lies beside the runs of a folder: folders that hold none, and runs that nobody may read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..reader import Run
+
+__all__ = ["folders_without_runs", "why_unreadable"]
+
+
+def folders_without_runs(path: Path, runs: Sequence[Run]) -> list[Path]:
+    """Folders right below a folder of runs that hold no span file, hidden ones aside. None below a run itself."""
+    with_runs = {run.folder for run in runs}
+    if not path.is_dir() or path in with_runs:
+        return []
+    return sorted(
+        Path(entry.path)
+        for entry in os.scandir(path)
+        if entry.is_dir()
+        and not entry.name.startswith(".")
+        and Path(entry.path) not in with_runs
+        and os.access(entry.path, os.R_OK | os.X_OK)
+    )
+
+
+def why_unreadable(run: Run) -> str:
+    """What the operating system says when none of the run's files can be opened; "" when one can."""
+    reason = ""
+    for writer in run.writers:
+        for segment in writer.segments:
+            try:
+                with open(segment.path, "rb"):
+                    return ""
+            except OSError as error:
+                reason = f"cannot be read: {segment.path.name}: {error.strerror}"
+    return reason

@@ -1,0 +1,159 @@
+"""What an upload remembers: which trajectories a project is known to hold. Only a cache.
+
+A file per server, project and run in the user's state directory, appended to and never changed: one line of 32 hex
+digits for each trajectory of which the server has confirmed every call. The digits are a hash of server, project and
+all that the files say of the trajectory's calls. So no line can speak for another server, another project, another
+run or an older copy, and a cut or damaged line, or any garbage, speaks for nothing: the server is asked instead. No
+lock is taken; writers that overwrite each other (a file system without O_APPEND) make lines that say nothing.
+
+Lines that begin with `{` tell people, and `verl-trace status`, whose ledger this is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+if TYPE_CHECKING:
+    from ..reader import Run, Trajectory
+
+__all__ = ["Ledger", "Place", "known_places", "state_folder"]
+
+_SUFFIX = ".ledger"
+# Longer than any line of ours: what is longer is garbage, and not to be held in memory.
+_LINE_LIMIT = 4096
+_DIGEST = 16
+
+
+class Place(NamedTuple):
+    """Where the calls of a run were sent: the trace server's URL, `entity/project`, and the run's recorded names."""
+
+    server: str
+    project_id: str
+    project_name: str
+    experiment_name: str
+
+
+def state_folder(state_dir: str | Path | None = None) -> Path:
+    """The folder of all ledgers: in `state_dir`, else in XDG_STATE_HOME, else in ~/.local/state."""
+    if state_dir is not None:
+        return Path(state_dir)
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(base) / "verl-trace" / "uploads"
+
+
+class Ledger:
+    """The ledger of one place; used by one thread at a time.
+
+    `trouble`: why progress cannot be kept, "" while it can. Nothing here raises.
+    """
+
+    def __init__(self, folder: Path, place: Place) -> None:
+        self.path = folder / (hashlib.sha256(orjson.dumps(list(place))).hexdigest()[:24] + _SUFFIX)
+        self.trouble = ""
+        self._salt = f"1\0{place.server}\0{place.project_id}\0".encode()
+        self._known: set[bytes] = set()
+        self._head = _head(place)
+        self._file: int | None = None
+        named = False
+        for line in _lines(self.path):
+            if len(line) == 2 * _DIGEST:
+                try:
+                    self._known.add(bytes.fromhex(line.decode("ascii")))
+                except ValueError:
+                    continue
+            elif line == self._head:
+                named = True
+        self._unnamed = not named
+
+    def remembers(self, mark: bytes) -> bool:
+        """Whether the server is known to hold the trajectory of this mark."""
+        return mark in self._known
+
+    def mark(self, trajectory: Trajectory) -> bytes:
+        """The trajectory's hash here: another one as soon as more, or other, is known of it."""
+        hasher = hashlib.blake2b(self._salt + trajectory.trace_id.encode(), digest_size=_DIGEST)
+        for call in sorted(trajectory.calls, key=lambda call: call.id):
+            seen = f"~{call.last_seen_at}" if call.unfinished else call.ended_at
+            lacks = f"{call.inputs is None}{call.awaits_text}{call.orphan}"
+            hasher.update(f"\0{call.id}\0{call.started_at}\0{seen}\0{lacks}".encode())
+        return hasher.digest()
+
+    def add(self, marks: Iterable[bytes]) -> None:
+        """Remember that the server has confirmed these."""
+        new = [mark for mark in marks if mark not in self._known]
+        if not new or self.trouble:
+            return
+        lines = [mark.hex().encode() for mark in new]
+        if self._unnamed:
+            lines.insert(0, self._head)
+        try:
+            # a newline first: what a killed process left unfinished must not run into the line
+            self._write(b"\n" + b"\n".join(lines) + b"\n")
+        except OSError as error:
+            self.trouble = f"{self.path}: {error.strerror or error}"
+            return
+        self._unnamed = False
+        self._known.update(new)
+
+    def forget(self) -> None:
+        """Believe nothing of what was read any more: the server does not have it."""
+        self._known.clear()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _write(self, data: bytes) -> None:
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        while data:
+            data = data[os.write(self._file, data) :]
+
+
+def known_places(folder: Path, run: Run) -> list[Place]:
+    """Where the run was uploaded to, as far as the ledgers here know."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.name.endswith(_SUFFIX))
+    except OSError:
+        return []
+    found: dict[Place, None] = {}
+    for path in paths:
+        for line in _lines(path):
+            place = _place(line)
+            if place is not None and place[2:] == (run.project_name, run.experiment_name):
+                found[place] = None
+    return list(found)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file; none, or fewer, when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            while line := file.readline(_LINE_LIMIT):
+                yield line.rstrip(b"\n")
+    except OSError:
+        return
+
+
+def _head(place: Place) -> bytes:
+    return orjson.dumps({"ledger": 1, **place._asdict()})
+
+
+def _place(line: bytes) -> Place | None:
+    if not line.startswith(b'{"ledger":1,'):
+        return None
+    try:
+        head: dict[str, Any] = orjson.loads(line)
+        place = Place(*(head[name] for name in Place._fields))
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+    return place if all(isinstance(part, str) for part in place) else None

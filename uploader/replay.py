@@ -1,0 +1,146 @@
+"""One run -> one Weave project: read, sort into requests, send, check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..reader import Run, iter_trajectories
+from ..reader.trees import Reading
+from .client import Client, Lighten, Unreachable
+from .ledger import Ledger, Place, state_folder
+from .ops import OBJECT_DIGEST, Ops, op_object_id
+from .plan import Plan
+from .result import STORED_OTHERWISE, WAITS_FOR_SEGMENT, RunReport
+from .sender import Sender, count_call
+from .settle import SETTLE, HasScore, Settling, nothing_to_wait_for
+from .target import Target
+
+__all__ = ["WORKERS", "Options", "measure", "replay", "settling_of"]
+
+# Requests under way at once. The server's inserts are what takes the time; more would only queue up there.
+WORKERS = 4
+# A torn end per killed worker is ordinary; more than this says nothing new.
+DAMAGES_NOTED = 5
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to upload; `pipeline.upload` tells what each of them means."""
+
+    workers: int = WORKERS
+    max_wait: float = 300.0
+    settle: float = SETTLE
+    partial: bool = False
+    check: str = "counts"
+    state_dir: Path | None = None
+    has_score: HasScore = nothing_to_wait_for
+    lightener: Callable[[Client], Lighten] | None = None
+
+
+def settling_of(run: Run, options: Options) -> Settling:
+    """Which trajectories of the run are settled; made before anything is read."""
+    return Settling(run, options.settle, has_score=options.has_score, partial=options.partial)
+
+
+def measure(run: Run, report: RunReport, settling: Settling, tell: Callable[[], None]) -> None:
+    """A dry run: everything but the network."""
+
+    def op_ref(name: str) -> str:
+        return f"weave:///{report.target}/op/{op_object_id(name)}:{OBJECT_DIGEST}"
+
+    reading = Reading()
+    for batch in Plan(report, report.target, op_ref, settling).batches(iter_trajectories(run, reading)):
+        for call in batch.calls:
+            count_call(report, call)
+        tell()
+    _note(report, reading, settling)
+
+
+def replay(
+    run: Run, report: RunReport, target: Target, settling: Settling, options: Options, tell: Callable[[], None]
+) -> None:
+    """Send what the server does not have."""
+    client = Client(target, max_wait=options.max_wait)
+    if options.lightener is not None:
+        client.lighten = options.lightener(client)
+    place = Place(client.url, target.project_id, run.project_name, run.experiment_name)
+    ledger = Ledger(state_folder(options.state_dir), place)
+    ops = Ops(client)
+    try:
+        disowned = _pass(run, report, client, ops, ledger, settling, options, tell, None)
+        if disowned:
+            # the ledger is of another server's life: ask for everything that it spoke for
+            ledger.forget()
+            report.note(f"the server has lost calls of {len(disowned):,} trajectories that it had; they are sent again")
+            _pass(run, report, client, ops, ledger, settling, options, tell, disowned)
+    finally:
+        ledger.close()
+    if ledger.trouble:
+        report.note(
+            f"progress cannot be kept ({ledger.trouble}): the next upload asks the server for everything; --state-dir"
+            " names another folder"
+        )
+    for name, words in ops.refused.items():
+        report.note(f"the server refuses the op {name} as an object; its calls carry the plain name: {words}")
+    if client.legacy:
+        report.note("the server lacks /v2/…/calls/complete (an older version); calls went by /call/upsert_batch")
+
+
+def _pass(
+    run: Run,
+    report: RunReport,
+    client: Client,
+    ops: Ops,
+    ledger: Ledger,
+    settling: Settling,
+    options: Options,
+    tell: Callable[[], None],
+    only: frozenset[str] | None,
+) -> frozenset[str]:
+    """Read the run once; the trajectories that only the ledger knows."""
+    sender = Sender(client, report, tell, ledger=ledger, check=options.check)
+
+    def op_ref(name: str) -> str:
+        try:
+            return ops.ref(name)
+        except Unreachable as error:
+            sender.give_up(str(error))
+            return op_object_id(name)
+
+    reading = Reading()
+    # to compare it, every call has to be read
+    believe = options.check != "deep" and only is None
+    plan = Plan(report, client.project_id, op_ref, settling, ledger, believe, only)
+    with sender.running(options.workers):
+        for batch in plan.batches(iter_trajectories(run, reading)):
+            sender.put(batch)
+    if only is None:
+        _note(report, reading, settling)
+    return frozenset(sender.disowned)
+
+
+def _note(report: RunReport, reading: Reading, settling: Settling) -> None:
+    """What is to be said beside numbers."""
+    if reading.skipped:
+        report.note(f"{reading.skipped:,} trajectories were left out by sampling when they were recorded")
+    if reading.lost_records:
+        report.note(f"{reading.lost_records:,} records could not be written when they were recorded")
+    if report.skipped[WAITS_FOR_SEGMENT]:
+        names = settling.missing
+        more = f" and {len(names) - DAMAGES_NOTED:,} more" if len(names) > DAMAGES_NOTED else ""
+        report.note(
+            f"missing: {', '.join(names[:DAMAGES_NOTED])}{more}. Put the files beside the others; or, if they are gone,"
+            " send what there is with --partial"
+        )
+    if report.skipped[STORED_OTHERWISE]:
+        report.note(
+            f"{report.skipped[STORED_OTHERWISE]:,} calls are stored with another end than these files have (a copy of"
+            " another age was uploaded before); Weave changes no stored call: --project OTHER makes a full copy"
+        )
+    report.unreadable += sorted({str(damage.path) for damage in reading.damages if damage.kind == "unreadable"})
+    for damage in reading.damages[:DAMAGES_NOTED]:
+        report.note(f"damaged: {damage.path.name} at byte {damage.offset}, {damage.length} bytes: {damage.reason}")
+    if len(reading.damages) > DAMAGES_NOTED:
+        report.note(f"{len(reading.damages) - DAMAGES_NOTED:,} more damaged places")

@@ -1,0 +1,102 @@
+"""When a trajectory is sent: once nothing that is recorded of it can change any more, since a stored call is final.
+
+It is settled when none of its calls may still go on, no segment is missing that may hold a part of it, and
+
+- its root has ended and its score is there, or its process has left the root unfinished, or
+- its attempt has ended: no process of that training start may still write, or
+- `settle` seconds have passed since its last sign of life.
+
+A process of this host is alive or it is not. Of one on another host nobody here can know: it may be in the middle of a
+long call, and counts as alive until its files have been quiet for `settle` seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from .gaps import Gaps
+from .result import STILL_OPEN, WAITS_FOR_SCORE, WAITS_FOR_SEGMENT
+
+if TYPE_CHECKING:
+    from ..reader import Run, Trajectory, Writer
+
+__all__ = ["SETTLE", "Settling", "nothing_to_wait_for"]
+
+# A call of ten minutes during which its process records nothing else is not to be mistaken for a dead one.
+SETTLE = 600.0
+
+HasScore = Callable[["Trajectory"], bool]
+
+
+def nothing_to_wait_for(_: Trajectory) -> bool:
+    """Of a run without scores: every trajectory has all that it will ever have."""
+    return True
+
+
+class Settling:
+    """Which trajectories of one run may be sent. What it says of processes is as of now, so make it before reading:
+    a process that ends meanwhile must not look as if it had left its calls unfinished.
+
+    `settle`: seconds. `has_score`: whether all scores that a trajectory waits for are there. `partial`: do not wait for
+    missing segments.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        settle: float = SETTLE,
+        *,
+        has_score: HasScore = nothing_to_wait_for,
+        partial: bool = False,
+    ) -> None:
+        self._settle = settle
+        self._has_score = has_score
+        began = time.time()
+        writing = [writer for writer in run.writers if may_write(writer, began, settle)]
+        self._writing = {writer.id for writer in writing}
+        # who has closed its recording adds no score any more, and yet the end of a call that goes on
+        self._attempts = {writer.attempt for writer in writing if not writer.closed}
+        found = {} if partial else {writer.id: Gaps(writer) for writer in run.writers}
+        self._gaps = {key: gaps for key, gaps in found.items() if gaps}
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of the segments that must have been there, without suffix."""
+        return sorted(name for gaps in self._gaps.values() for name in gaps.names)
+
+    def waits(self, trajectory: Trajectory) -> str | None:
+        """Why the trajectory is not sent yet, one of the reasons in `result`; None when it is settled."""
+        calls = trajectory.calls
+        if any(call.writer.id in self._writing and (call.unfinished or call.awaits_text) for call in calls):
+            return STILL_OPEN
+        for writer_id in {call.writer.id for call in calls} & self._gaps.keys():
+            if self._gaps[writer_id].may_hold_more(trajectory):
+                return WAITS_FOR_SEGMENT
+        if not self._attempts & {call.writer.attempt for call in calls}:
+            return None
+        root = trajectory.root
+        # a root that its process has left unfinished gets neither an end nor a score
+        if root is not None and (root.unfinished or self._has_score(trajectory)):
+            return None
+        if time.time() - _last_sign(trajectory) >= self._settle:
+            return None
+        return STILL_OPEN if root is None else WAITS_FOR_SCORE
+
+
+def may_write(writer: Writer, now: float, settle: float) -> bool:
+    """Whether more may come from this writer; `now` in seconds since the epoch."""
+    if writer.runs_here is not None:
+        return writer.runs_here
+    return not writer.closed and now - writer.modified < settle
+
+
+def _last_sign(trajectory: Trajectory) -> float:
+    """The last recorded time, in seconds since the epoch; 0 when there is none."""
+    last = max((call.ended_at or call.last_seen_at or call.started_at for call in trajectory.calls), default="")
+    try:
+        return datetime.fromisoformat(last.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,134 @@
+"""What of a run is still to be sent, from the files and the ledgers; nobody is asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..reader import iter_trajectories
+from .ledger import Ledger, Place, known_places
+from .settle import SETTLE, HasScore, Settling, nothing_to_wait_for
+
+if TYPE_CHECKING:
+    from ..reader import Run, Trajectory
+
+__all__ = ["PlaceStatus", "RunStatus", "run_status"]
+
+# Calls that the server is asked for at once.
+_ASKED = 2000
+
+
+@dataclass
+class PlaceStatus:
+    """One project that a run was uploaded to: calls known to be stored there, and calls still to be sent."""
+
+    server: str
+    project_id: str
+    stored: int = 0
+    pending: int = 0
+
+
+@dataclass
+class RunStatus:
+    """`waiting`: calls that are not settled yet, by reason. Without `places` no upload of the run is known here."""
+
+    project_name: str
+    experiment_name: str
+    folder: Path
+    trajectories: int = 0
+    recorded: int = 0
+    waiting: Counter[str] = field(default_factory=Counter)
+    places: list[PlaceStatus] = field(default_factory=list)
+
+    @property
+    def settled(self) -> int:
+        """Calls that can be sent, or were."""
+        return self.recorded - sum(self.waiting.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to be done for one of the places."""
+        return not self.waiting and any(not place.pending for place in self.places)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data for `--json`."""
+        return {
+            "project_name": self.project_name,
+            "experiment_name": self.experiment_name,
+            "folder": str(self.folder),
+            "trajectories": self.trajectories,
+            "recorded": self.recorded,
+            "waiting": dict(sorted(self.waiting.items())),
+            "complete": self.complete,
+            "places": [vars(place) for place in self.places],
+        }
+
+
+def run_status(
+    run: Run,
+    folder: Path,
+    *,
+    settle: float = SETTLE,
+    partial: bool = False,
+    has_score: HasScore = nothing_to_wait_for,
+    ask: Sequence[tuple[Place, Callable[[list[str]], Iterable[str]]]] = (),
+) -> RunStatus:
+    """Read the run once, without payloads, and hold it against the ledgers in `folder`.
+
+    `ask`: places whose servers are asked instead of the ledger: each with a function that gives, of some call ids,
+    those that are stored.
+    """
+    status = RunStatus(run.project_name, run.experiment_name, run.folder)
+    settling = Settling(run, settle, has_score=has_score, partial=partial)
+    asked = [_Asked(place, stored) for place, stored in ask]
+    known = [place for place in known_places(folder, run) if place not in [one.place for one in asked]]
+    remembering = [_Remembered(place, Ledger(folder, place)) for place in known]
+    sources: list[_Asked | _Remembered] = [*asked, *remembering]
+    for trajectory in iter_trajectories(run, payloads=False):
+        status.trajectories += 1
+        status.recorded += len(trajectory.calls)
+        reason = settling.waits(trajectory)
+        if reason is not None:
+            status.waiting[reason] += len(trajectory.calls)
+            continue
+        for source in sources:
+            source.take(trajectory)
+    for one in asked:
+        one.flush()
+    status.places = [source.status for source in sources]
+    return status
+
+
+class _Remembered:
+    def __init__(self, place: Place, ledger: Ledger) -> None:
+        self.status = PlaceStatus(place.server, place.project_id)
+        self._ledger = ledger
+
+    def take(self, trajectory: Trajectory) -> None:
+        if self._ledger.remembers(self._ledger.mark(trajectory)):
+            self.status.stored += len(trajectory.calls)
+        else:
+            self.status.pending += len(trajectory.calls)
+
+
+class _Asked:
+    def __init__(self, place: Place, stored: Callable[[list[str]], Iterable[str]]) -> None:
+        self.place = place
+        self.status = PlaceStatus(place.server, place.project_id)
+        self._stored = stored
+        self._ids: list[str] = []
+
+    def take(self, trajectory: Trajectory) -> None:
+        self._ids += [call.id for call in trajectory.calls]
+        if len(self._ids) >= _ASKED:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._ids:
+            stored = len(set(self._stored(self._ids)))
+            self.status.stored += stored
+            self.status.pending += len(self._ids) - stored
+        self._ids = []
