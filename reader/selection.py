@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Candidate", "Selection", "is_sampled", "select"]
+__all__ = ["Candidate", "Selection", "group_key", "is_sampled", "select"]
 
 GroupKey = tuple[Any, ...]
 
