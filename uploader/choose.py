@@ -1,4 +1,4 @@
-"""Which trajectories of a run are to be sent: filters, a share, a limit, a budget; the same for the same run and seed."""
+"""Which trajectories of a run are sent: filters, a share, a limit, a budget; the same for the same run and seed."""
 
 from __future__ import annotations
 
