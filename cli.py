@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from .commands.collect import collect
 from .commands.demo import demo
 from .commands.doctor import doctor
 from .commands.ls import ls
@@ -33,7 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (ls, upload, status, verify, repair, seal, pack, doctor, demo):
+for command in (ls, upload, status, verify, repair, seal, pack, collect, doctor, demo):
     app.command()(command)
 
 

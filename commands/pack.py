@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -12,13 +11,11 @@ import typer
 from ..reader import Filters, Run, closed_folders, find_runs, iter_trajectories
 from ..reader.pack import Packed
 from ..reader.pack import pack as pack_runs
-from ..schemas.errors import BadFilter
 from ..viewer.text import human_bytes, visible
 from .filters import with_filters
+from .sizes import parse_size
 
-__all__ = ["pack", "parse_size"]
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+__all__ = ["pack"]
 
 
 @with_filters
@@ -50,19 +47,6 @@ def pack(
     for name in unreadable:
         typer.echo(f"verl-trace: {visible(name)} cannot be read; it is not packed", err=True)
     raise typer.Exit(1 if packed.damages or unreadable else 0)
-
-
-def parse_size(text: str, option: str) -> int:
-    """`4GB`, `500MiB`, `1000` -> bytes.
-
-    Raises:
-        BadFilter: it is none.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", text.lower())
-    size = int(float(match[1]) * _UNITS[match[2] or ""]) if match else 0
-    if size < 1:
-        raise BadFilter(f"{option} {text!r} is no size", hint=f"e.g. {option} 4GB, {option} 500MiB")
-    return size
 
 
 def _chosen(runs: list[Run], filters: Filters) -> set[str]:

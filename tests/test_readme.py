@@ -21,6 +21,7 @@ PACKAGE_FOLDERS = (
     "reader",
     "uploader",
     "wandb_runs",
+    "collector",
     "viewer",
     "commands",
     "demo",

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from verl_trace.cli import app
-from verl_trace.commands.pack import parse_size
+from verl_trace.commands.sizes import parse_size
 from verl_trace.reader import find_runs, iter_trajectories
 from verl_trace.schemas.errors import BadFilter
 

@@ -1,0 +1,122 @@
+"""What of a folder of runs is not at its destination yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..schemas.files import ATTEMPT_PREFIX, TMP_SUFFIX, WANDB_PREFIX, parse_segment_name
+
+__all__ = ["SIDE_SUFFIX", "Item", "items_of", "run_folders"]
+
+SIDE_SUFFIX = ".blobs"
+
+# `whole`: published by rename and never changed; `grows`: appended to, so that its beginning is what it was
+Kind = Literal["whole", "grows"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file to be brought to `target`. `size` bytes of it are there to be read; `done` of them are at the target.
+
+    `is_lines`: only whole lines count. `twin`: the raw form that lies at the target until this sealed one has arrived.
+    """
+
+    source: Path
+    target: Path
+    kind: Kind
+    size: int
+    modified_ns: int
+    done: int = 0
+    is_lines: bool = False
+    twin: Path | None = None
+
+    @property
+    def left(self) -> int:
+        """Bytes that are still to be brought."""
+        return max(0, self.size - self.done)
+
+    @property
+    def urgency(self) -> tuple[int, int, int]:
+        """Smaller is sooner, when there is no time for all: what grows holds the newest records; then newest, smallest.
+
+        Contents go before the lines that refer to them.
+        """
+        order = 0 if self.kind == "grows" and not self.is_lines else 1 if self.kind == "grows" else 2
+        return (order, -(self.modified_ns // 10**9), self.left)
+
+
+def run_folders(source: Path) -> list[tuple[Path, Path]]:
+    """The folders with files of runs at `source`, itself or right below, and where they are within it.
+
+    Raises:
+        OSError: `source` cannot be listed.
+    """
+    found = [(source, Path())] if any(_concerns(name) for name in os.listdir(source)) else []
+    with os.scandir(source) as entries:
+        folders = sorted(entry.name for entry in entries if entry.is_dir())
+    # a run's folder that was given itself keeps its name at the destination
+    found = [(folder, Path(source.name)) for folder, _ in found]
+    return found + [(source / name, Path(name)) for name in folders if any(map(_concerns, os.listdir(source / name)))]
+
+
+def _concerns(name: str) -> bool:
+    return parse_segment_name(name) is not None or name.startswith((ATTEMPT_PREFIX, WANDB_PREFIX))
+
+
+def items_of(folder: Path, target: Path) -> Iterator[Item]:
+    """The files of one run's folder that are not, or not whole, at `target`.
+
+    Sizes are taken before anything is copied, those of raw segments first: contents are written before the lines that
+    refer to them, so that whatever the lines refer to is within the sizes of the side files taken after.
+    """
+    names = sorted(name for name in os.listdir(folder) if not name.endswith(TMP_SUFFIX))
+    for name in sorted(names, key=lambda name: parse_segment_name(name) is None):
+        try:
+            status = os.stat(folder / name)
+        except FileNotFoundError:
+            # sealed or removed meanwhile: the next pass meets the other form
+            continue
+        item = _item(folder / name, target / name, status)
+        if item is not None and not _is_done(item):
+            yield item
+
+
+def _item(source: Path, target: Path, status: os.stat_result) -> Item | None:
+    if not os.path.isfile(source):
+        return None
+    segment = parse_segment_name(source)
+    if segment is not None and segment.sealed:
+        twin = target.with_name(target.name.removesuffix(".zst"))
+        return Item(source, target, "whole", status.st_size, status.st_mtime_ns, twin=twin)
+    if segment is not None:
+        if target.with_name(f"{target.name}.zst").exists():
+            # a pass that was interrupted between the two: the sealed form holds all of it
+            return None
+        return Item(source, target, "grows", status.st_size, status.st_mtime_ns, _size(target), is_lines=True)
+    if source.suffix == SIDE_SUFFIX:
+        return Item(source, target, "grows", status.st_size, status.st_mtime_ns, _size(target))
+    if _concerns(source.name):
+        return Item(source, target, "whole", status.st_size, status.st_mtime_ns)
+    return None
+
+
+def _is_done(item: Item) -> bool:
+    if item.kind == "grows":
+        return item.done >= item.size
+    try:
+        status = os.stat(item.target)
+    except FileNotFoundError:
+        return False
+    # seconds: not every shared file system keeps nanoseconds
+    return status.st_size == item.size and status.st_mtime_ns // 10**9 == item.modified_ns // 10**9
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0

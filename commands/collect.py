@@ -1,0 +1,148 @@
+"""`verl-trace collect`: from the node's own disk to a shared folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import orjson
+import typer
+
+from ..reader.filters import parse_duration
+from ..schemas.errors import BadTarget
+from ..viewer.text import human_bytes, visible
+from .sizes import parse_size
+
+if TYPE_CHECKING:
+    from ..collector import Pace, Report
+
+__all__ = ["collect"]
+
+# Slurm kills 30 seconds after SIGTERM unless told otherwise.
+_DEADLINE = "25s"
+_FAILURES_TOLD = 10
+
+
+def collect(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="Folder of runs on this node, or one run.")],
+    target: Annotated[Path, typer.Argument(metavar="DEST", help="Folder of runs on shared storage.")],
+    every: Annotated[
+        str | None, typer.Option(help="Make a pass so often (60s) until SIGTERM, then a last one.")
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="End after so long; newest and smallest first. The last pass of --every: 25s.")
+    ] = None,
+    move: Annotated[
+        bool, typer.Option("--move", help="Remove here what has arrived and cannot change any more.")
+    ] = False,
+    bwlimit: Annotated[str | None, typer.Option(help="At most so many bytes a second: 50MB.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each report as one JSON object a line.")] = False,
+) -> None:
+    """Bring recorded runs from node-local disk to shared storage, while they are written or afterwards.
+
+    Sealed segments are copied under a temporary name, synced, read back, compared and renamed. Of open ones the whole
+    lines so far are copied, so that a lost node costs one interval; the sealed file replaces the copy later. Safe to
+    repeat, to interrupt, and to run on all nodes at once.
+
+    Example: srun --overlap --ntasks-per-node=1 verl-trace collect /mnt/local/verl-trace /shared/runs --every 60s
+
+    Exit codes: 0 all is there; 1 something is left or failed; 2 it could not start.
+    """
+    _step_back()
+    limit = None if bwlimit is None else parse_size(bwlimit, "--bwlimit")
+    seconds = None if deadline is None else parse_duration(deadline, "--deadline")
+    try:
+        if every is None:
+            report = _once(source, target, move, limit, seconds)
+            _tell(report, as_json)
+        else:
+            last = seconds if seconds is not None else parse_duration(_DEADLINE, "--deadline")
+            report = _Sidecar(source, target, move, limit, last, as_json).run(parse_duration(every, "--every"))
+    except OSError as error:
+        raise BadTarget(f"{error.filename or target}: {error.strerror}") from error
+    raise typer.Exit(1 if report.left or report.failures else 0)
+
+
+def _once(source: Path, target: Path, move: bool, limit: int | None, deadline: float | None) -> Report:
+    from ..collector import Pace
+    from ..collector import collect as one_pass
+
+    return one_pass(source, target, move=move, pace=Pace(limit, _until(deadline)))
+
+
+def _until(deadline: float | None) -> float | None:
+    return None if deadline is None else time.monotonic() + deadline
+
+
+class _Sidecar:
+    """Passes until a signal, then a last one within the deadline."""
+
+    def __init__(
+        self, source: Path, target: Path, move: bool, limit: int | None, deadline: float, as_json: bool
+    ) -> None:
+        self._source, self._target, self._move, self._as_json = source, target, move, as_json
+        self._limit, self._deadline = limit, deadline
+        self._ending = threading.Event()
+        self._pace: Pace | None = None
+
+    def run(self, every: float) -> Report:
+        from ..collector import Pace, Report
+        from ..collector import collect as one_pass
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._end())
+        total = Report()
+        while not self._ending.is_set():
+            began = time.monotonic()
+            self._pace = Pace(self._limit)
+            if not self._ending.is_set() and self._source.is_dir():
+                # before the first record there is no folder
+                self._told(one_pass(self._source, self._target, move=self._move, pace=self._pace), total)
+            self._ending.wait(max(0.0, every - (time.monotonic() - began)))
+        # no limit any more: what is left behind is lost with the node
+        self._pace = Pace(None, _until(self._deadline))
+        if self._source.is_dir():
+            self._told(one_pass(self._source, self._target, pace=self._pace), total)
+        return total
+
+    def _end(self) -> None:
+        self._ending.set()
+        if self._pace is not None and self._pace.deadline is None:
+            self._pace.stop()
+
+    def _told(self, report: Report, total: Report) -> None:
+        total.add(report)
+        if report.size or report.failures or report.left:
+            _tell(report, self._as_json)
+
+
+def _step_back() -> None:
+    """Training goes first: the lowest priority for the processor and the disk."""
+    try:
+        os.nice(19)
+    except OSError:
+        return
+    if shutil.which("ionice"):
+        subprocess.run(["ionice", "-c3", "-p", str(os.getpid())], check=False, capture_output=True)
+
+
+def _tell(report: Report, as_json: bool) -> None:
+    if as_json:
+        typer.echo(orjson.dumps(report.as_json()).decode())
+        return
+    parts = [f"{report.copied:,} files copied", f"{report.extended:,} extended", human_bytes(report.size)]
+    for count, words in ((report.sealed, "compressed first"), (report.removed, "removed here")):
+        parts += [f"{count:,} {words}"] if count else []
+    if report.left:
+        parts.append(f"LEFT HERE: {report.left:,} files, {human_bytes(report.left_size)}")
+    typer.echo(f"{visible(report.host)}: {', '.join(parts)}")
+    for name, reason in report.failures[:_FAILURES_TOLD]:
+        typer.echo(f"verl-trace: {visible(name)}: {visible(reason)}", err=True)
+    if len(report.failures) > _FAILURES_TOLD:
+        typer.echo(f"verl-trace: … and {len(report.failures) - _FAILURES_TOLD:,} more failures", err=True)

@@ -1,0 +1,234 @@
+"""Bringing span files to shared storage while they are written, in time, and after accidents."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verl_trace.collector import Pace, collect
+from verl_trace.collector import transfer as transfers
+from verl_trace.reader import find_runs, iter_trajectories
+from verl_trace.reader.verify import verify
+
+RECORD = """
+import sys, time
+from verl_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
+class Loop:
+    @rollout_trace_op
+    def run(self, n): return "x" * 3000
+RolloutTraceConfig.init("me/proj", "exp1", "jsonl")
+n = 0
+until = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < until:
+    with rollout_trace_attr(sample_index=n, step=n // 100, rollout_n=0):
+        Loop().run(n)
+    n += 1
+    time.sleep(0.002)
+print(n)
+"""
+COMMAND = [sys.executable, "-c", "from verl_trace.cli import main; main()", "collect"]
+
+
+def recording(node: Path, seconds: float) -> subprocess.Popen[str]:
+    environment = os.environ | {"VERL_TRACE_DIR": str(node), "VERL_TRACE_SEGMENT_BYTES": "256K"}
+    return subprocess.Popen(
+        [sys.executable, "-c", RECORD, str(seconds)], env=environment, stdout=subprocess.PIPE, text=True
+    )
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Path]:
+    """A node's folder with a finished recording of several segments, and the one of a killed process."""
+    folder = tmp_path / "node"
+    finished, killed = recording(folder, 1.5), recording(folder, 600)
+    out, _ = finished.communicate(timeout=120)
+    assert int(out) > 0
+    killed.kill()
+    killed.communicate()
+    return folder
+
+
+def calls(*places: Path) -> set[str]:
+    return {call.id for place in places for run in find_runs(place) for t in iter_trajectories(run) for call in t.calls}
+
+
+def ended(place: Path) -> set[str]:
+    """Calls with all that was recorded of them."""
+    found = (call for run in find_runs(place) for t in iter_trajectories(run) for call in t.calls)
+    return {call.id for call in found if not call.unfinished and call.inputs is not None}
+
+
+def states(place: Path) -> list[str]:
+    return [report.state for report in verify(place)]
+
+
+def test_everything_arrives_once(node: Path, tmp_path: Path) -> None:
+    """All records, compressed, under the same names; the second pass moves nothing; the source stays."""
+    before = calls(node)
+    first = collect(node, tmp_path / "shared")
+    second = collect(node, tmp_path / "shared")
+
+    assert (first.failures, first.left, first.sealed) == ([], 0, 1)
+    assert first.copied >= 3
+    assert (second.size, second.copied, second.extended) == (0, 0, 0)
+    assert calls(tmp_path / "shared") == calls(node) == before
+    assert states(tmp_path / "shared") == ["torn"]
+    assert not list((tmp_path / "shared" / "exp1").glob("*.jsonl"))
+
+
+def test_one_run_given_itself(node: Path, tmp_path: Path) -> None:
+    """SRC may be the run's folder: it keeps its name."""
+    collect(node / "exp1", tmp_path / "shared")
+    assert calls(tmp_path / "shared" / "exp1") == calls(node)
+
+
+def test_move_removes_what_arrived(node: Path, tmp_path: Path) -> None:
+    """With move nothing but markers is left here, and all is there; a copy that an earlier pass made counts, too."""
+    before = calls(node)
+    collect(node, tmp_path / "shared")
+    moved = collect(node, tmp_path / "shared", move=True)
+
+    assert moved.removed >= 3
+    assert [path.name for path in (node / "exp1").iterdir() if not path.name.startswith(".")] == []
+    assert calls(tmp_path / "shared") == before
+
+
+def test_a_live_run_is_followed(tmp_path: Path) -> None:
+    """Passes while it is written, under rotation: a readable copy after each, that only grows; at last all of it."""
+    node, shared = tmp_path / "node", tmp_path / "shared"
+    process = recording(node, 8)
+    seen: set[str] = set()
+    while not (node / "exp1").is_dir():
+        time.sleep(0.05)
+    while process.poll() is None:
+        report = collect(node, shared)
+        assert report.failures == []
+        if not any((shared / "exp1").glob("*.jsonl*")):
+            continue
+        now = ended(shared)
+        assert seen <= now
+        assert "damaged" not in states(shared)
+        seen = now
+        time.sleep(0.3)
+    process.communicate()
+    collect(node, shared)
+
+    assert len(seen) > 100
+    assert calls(shared) == calls(node)
+    assert states(shared) == ["whole"]
+
+
+def test_a_lost_node_costs_what_came_after_the_last_pass(tmp_path: Path) -> None:
+    """The node is gone: the copy has every call that had ended when the pass began."""
+    node, shared = tmp_path / "node", tmp_path / "shared"
+    process = recording(node, 600)
+    try:
+        while not list(node.glob("exp1/*.00001.jsonl")):
+            time.sleep(0.05)
+        before = ended(node)
+        collect(node, shared)
+    finally:
+        process.kill()
+        process.communicate()
+    shutil.rmtree(node)
+    assert before <= ended(shared)
+
+
+def test_two_at_once_and_killed_ones(node: Path, tmp_path: Path) -> None:
+    """Two collectors into one folder, killed at random moments, again and again: in the end all of it, and whole."""
+    shared, chance = tmp_path / "shared", random.Random(5)
+    for _ in range(6):
+        pair = [subprocess.Popen([*COMMAND, str(node), str(shared)], stdout=subprocess.DEVNULL) for _ in range(2)]
+        time.sleep(chance.uniform(0.1, 0.9))
+        for process in pair:
+            process.kill()
+            process.communicate()
+    collect(node, shared)
+
+    assert calls(shared) == calls(node)
+    assert states(shared) == ["torn"]
+
+
+def test_what_arrives_damaged_is_not_published(node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storage that returns other bytes: the file is named, nothing is renamed, with move the source stays."""
+    original = transfers.digest_of
+    monkeypatch.setattr(transfers, "digest_of", lambda path: original(path)[:-1] + b"x")
+    report = collect(node, tmp_path / "shared", move=True)
+
+    assert report.removed == 0
+    assert "not what was sent" in report.failures[0][1]
+    assert report.left == len(report.failures)
+    assert not list((tmp_path / "shared" / "exp1").glob("*.zst*"))
+
+
+def test_a_deadline_takes_the_newest_and_smallest_first(node: Path, tmp_path: Path) -> None:
+    """Out of time: nothing half done is left, what is left is said, raw files went first, and a later pass ends it."""
+    now = 0.0
+
+    def clock() -> float:
+        return now
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    sizes = sorted(path.stat().st_size for path in (node / "exp1").glob("*.zst"))
+    raw = sum(path.stat().st_size for path in (node / "exp1").glob("*.jsonl"))
+    pace = Pace(1000, (raw + sizes[0] + 1) / 1000, clock=clock, sleep=sleep)
+    report = collect(node, tmp_path / "shared", pace=pace)
+
+    arrived = list((tmp_path / "shared" / "exp1").glob("*.jsonl*"))
+    assert report.sealed == 0
+    assert report.left >= 1
+    assert [path.suffix for path in arrived if path.suffix == ".jsonl"] == [".jsonl"]
+    assert not list((tmp_path / "shared" / "exp1").glob("*.tmp"))
+    assert report.left_size > 0
+    assert collect(node, tmp_path / "shared").left == 0
+    assert calls(tmp_path / "shared") == calls(node)
+
+
+def test_bandwidth(node: Path, tmp_path: Path) -> None:
+    """The limit holds over the pass."""
+    size = sum(path.stat().st_size for path in (node / "exp1").iterdir())
+    began = time.monotonic()
+    collect(node, tmp_path / "shared", pace=Pace(max(1, size // 2)))
+    assert time.monotonic() - began > 0.5
+
+
+def test_a_destination_that_cannot_be_written(node: Path, tmp_path: Path) -> None:
+    """An error in words, exit code 2; the source is whole."""
+    (tmp_path / "file").touch()
+    done = subprocess.run([*COMMAND, str(node), str(tmp_path / "file")], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert str(tmp_path / "file") in done.stderr
+
+
+def test_sidecar_until_sigterm(tmp_path: Path) -> None:
+    """Passes every second while a run is written; at SIGTERM a last one; nothing is lost."""
+    node, shared = tmp_path / "node", tmp_path / "shared"
+    sidecar = subprocess.Popen(
+        [*COMMAND, str(node), str(shared), "--every", "1s", "--deadline", "20s", "--bwlimit", "1GB", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    process = recording(node, 6)
+    process.communicate(timeout=120)
+    sidecar.send_signal(signal.SIGTERM)
+    out, _ = sidecar.communicate(timeout=60)
+
+    reports: list[dict[str, Any]] = [json.loads(line) for line in out.splitlines()]
+    assert sidecar.returncode == 0, reports
+    assert len(reports) > 1
+    assert ended(shared) == ended(node)
+    assert {report["host"] for report in reports} == {os.uname().nodename}
