@@ -35,6 +35,7 @@ while time.monotonic() < until:
     time.sleep(0.01)
 """
 PATIENCE = 180
+ENDED = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +110,7 @@ def submit(slurm: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Job]
     yield start
     for job in jobs:
         subprocess.run(["scancel", "--full", job.number], env=slurm, check=False)
-        job.until(lambda job=job: job.state not in ("RUNNING", "COMPLETING", "PENDING"))
+        job.until(lambda job=job: job.state in ENDED)
 
 
 def calls(*places: Path) -> set[str]:
@@ -152,7 +153,7 @@ def test_a_job_that_runs_out_of_time(submit: Callable[..., Job]) -> None:
     """SIGTERM to the batch script before the limit: it ends the training, then the sidecar, and all is there."""
     job = submit(600, "--time=1", "--signal=B:TERM@30")
     job.until(job.recorded)
-    job.until(lambda: job.state not in ("RUNNING", "COMPLETING"), patience=240)
+    job.until(lambda: job.state in ENDED, patience=240)
 
     assert calls(job.shared) == calls(*job.node.iterdir())
     assert "not everything was collected" not in job.log
