@@ -132,7 +132,7 @@ def _kind(mine: Any, theirs: Any) -> str:
     if (stored_elsewhere or reference) and mine is not None:
         return REWRITTEN
     numbers = (int, float)
-    if isinstance(mine, numbers) and isinstance(theirs, numbers) and not isinstance(mine, bool):
+    if isinstance(mine, numbers) and isinstance(theirs, numbers) and bool not in (type(mine), type(theirs)):
         # a whole number beyond 2**53 that went through a float
         return REWRITTEN if float(mine) == float(theirs) else DIFFERS
     return DIFFERS

@@ -145,10 +145,11 @@ class _Upload:
             if isinstance(target, CannotStart):
                 raise target
         except CannotStart as error:
+            reason = why_unreadable(run) or str(error)
             if self._fail_fast:
-                raise
+                raise CannotStart(f"{run.folder}: {reason}", hint=error.hint) from None
             self._errors.append(error)
-            self._result.unopened.append(Unopened(str(run.folder), why_unreadable(run) or str(error)))
+            self._result.unopened.append(Unopened(str(run.folder), reason))
             return []
         return [target]
 
