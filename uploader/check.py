@@ -18,7 +18,17 @@ from .payload import Encoded
 from .plan import Trace
 from .result import Difference
 
-__all__ = ["CHECKS", "DIFFERS", "REWRITTEN", "STRIPPED", "Counted", "compare", "count_traces", "same_instant"]
+__all__ = [
+    "CHECKS",
+    "DIFFERS",
+    "REWRITTEN",
+    "STRIPPED",
+    "Counted",
+    "compare",
+    "count_traces",
+    "same_in_brief",
+    "same_instant",
+]
 
 CHECKS = ("none", "counts", "deep")
 
@@ -81,6 +91,16 @@ def compare(call: Encoded, row: dict[str, Any]) -> list[Difference]:
                 for path, kind in _walk(f"{name}.{key}", value, theirs.get(key))
             ]
     return found
+
+
+def same_in_brief(call: Encoded, row: dict[str, Any]) -> bool:
+    """Whether a stored call has the end and the attributes that were to be sent: all that is small, and what tells how
+    the upload was made (marks of damage, scores)."""
+    theirs = row.get("attributes")
+    theirs = theirs if isinstance(theirs, dict) else {}
+    pairs = [(value, theirs.get(key)) for key, value in orjson.loads(call.attributes).items()]
+    changes = [kind for mine, held in pairs for _, kind in _walk("", mine, held)]
+    return same_instant(call.ended_at, row["ended_at"]) and set(changes) <= {REWRITTEN}
 
 
 def same_instant(mine: str, theirs: Any) -> bool:
