@@ -75,7 +75,11 @@ def count_traces(client: Client, traces: Sequence[Trace]) -> Counted:
 
 def compare(call: Encoded, row: dict[str, Any]) -> list[Difference]:
     """The fields that the server holds otherwise than they were sent."""
-    mine: dict[str, Any] = orjson.loads(call.complete())
+    try:
+        mine: dict[str, Any] = orjson.loads(call.complete())
+    except orjson.JSONDecodeError:
+        # damaged in a way that the server did not mind
+        return [Difference(call.id, call.op, "(what was recorded is no JSON)", DIFFERS)]
     found: list[Difference] = []
     for name in ("started_at", "ended_at"):
         if not same_instant(mine[name], row.get(name)):

@@ -64,7 +64,6 @@ class Sender:
             yield
         except BaseException:
             self.give_up("stopped")
-            self._client.stop.set()
             raise
         finally:
             for _ in threads:
@@ -83,8 +82,9 @@ class Sender:
         self._work.put(batch)
 
     def give_up(self, why: str) -> None:
-        """Send nothing more; what comes is counted as failed."""
+        """Send nothing more; what comes is counted as failed. Who waits for the server waits no longer."""
         self._given_up = self._given_up or why
+        self._client.stop.set()
 
     def _run(self) -> None:
         while True:
