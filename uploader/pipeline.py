@@ -155,8 +155,9 @@ class _Upload:
 
     def _resolve(self, name: str | None) -> Target | CannotStart:
         try:
-            target = resolve(name, entity=self._entity, project=self._project)
-            client = Client(target, max_wait=self._options.max_wait)
+            max_wait = self._options.max_wait
+            target = resolve(name, entity=self._entity, project=self._project, max_wait=max_wait)
+            client = Client(target, max_wait=max_wait)
             client.check()
             client.disconnect()
         except CannotStart as error:

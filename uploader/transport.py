@@ -16,10 +16,10 @@ from urllib3.exceptions import NewConnectionError
 
 from ..schemas.errors import VerlTraceError
 from .network import verification
-from .target import Target
 
 if TYPE_CHECKING:
     from .client import Outcome
+    from .target import Target
 
 __all__ = ["Http", "Patience", "Refusal", "Transient", "Unreachable"]
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from verl_trace.uploader import plan, upload
+from verl_trace.schemas.errors import CannotStart
+from verl_trace.uploader import plan, transport, upload
 from verl_trace.uploader.client import Client, Unreachable
 from verl_trace.uploader.payload import Encoded
 from verl_trace.uploader.result import ALREADY_STORED
@@ -130,6 +131,21 @@ def test_copy_in_another_project_on_sqlite(proxy: Any, recording: Any, project: 
     assert (result.sent, result.failed) == (0, 60)
     assert len(proxy.sent("/complete")) == 1
     assert len(stored(project)) == 60
+
+
+@pytest.mark.parametrize("status", [429, 502, 0])
+def test_api_that_hiccups(proxy: Any, recording: Any, fault: Any, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The W&B API, too, is asked again; when it does not recover, the upload says so and has sent nothing."""
+    monkeypatch.setattr(transport, "FIRST_WAIT", 0.05)
+    monkeypatch.setenv("WANDB_BASE_URL", proxy.url)
+    hiccups = [fault(status)] * 2
+    proxy.decide = lambda path, body: hiccups.pop() if hiccups and path == "/graphql" else None
+
+    assert upload(recording.folder).sent == 60
+    assert hiccups == []
+    proxy.decide = lambda path, body: fault(status) if path == "/graphql" else None
+    with pytest.raises(CannotStart, match=proxy.url):
+        upload(recording.folder, max_wait=0.2)
 
 
 def test_answer_of_somebody_else(proxy: Any, recording: Any, project: str, stored: Stored, fault: Any) -> None:
