@@ -16,7 +16,7 @@ ci:  ## all of it, as CI does
 bench:  ## what recording costs, in µs per call
 	for program in benchmarks/bench_*.py; do .venv/bin/python $$program || exit 1; done
 
-soak:  ## 300 kills and ten million calls, some minutes; SOAK_KILLS=2000 for more
+soak:  ## kills, storms and ten million calls, half an hour; SOAK_KILLS=2000, SOAK_STORMS=100 for more
 	.venv/bin/pytest -q -s -m soak tests
 	FUZZ_SECONDS=120 .ci/fuzz
 

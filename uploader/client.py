@@ -124,7 +124,7 @@ class Client:
         Raises:
             Rejected, Unreachable
         """
-        return {row["id"]: row.get("ended_at") for row in self.rows(ids, ["id", "ended_at"])}
+        return {row["id"]: row.get("ended_at") for row in self.rows(ids, ("id", "ended_at"))}
 
     def rows(self, ids: Sequence[str], columns: Sequence[str] = ()) -> list[dict[str, Any]]:
         """The calls as the server holds them, those `columns` or all. One that it shows twice is there twice.

@@ -75,9 +75,9 @@ class Ledger:
         """Whether the server is known to hold the trajectory of this mark."""
         return mark in self._known
 
-    def mark(self, trajectory: Trajectory) -> bytes:
+    def mark(self, trajectory: Trajectory, scored: bool = True) -> bytes:
         """The trajectory's hash here: another one as soon as more, or other, is known of it."""
-        hasher = hashlib.blake2b(self._salt + trajectory.trace_id.encode(), digest_size=_DIGEST)
+        hasher = hashlib.blake2b(self._salt + f"{trajectory.trace_id}\0{scored}".encode(), digest_size=_DIGEST)
         for call in sorted(trajectory.calls, key=lambda call: call.id):
             seen = f"~{call.last_seen_at}" if call.unfinished else call.ended_at
             lacks = f"{call.inputs is None}{call.awaits_text}{call.orphan}"

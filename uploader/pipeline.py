@@ -145,17 +145,19 @@ class _Upload:
             if isinstance(target, CannotStart):
                 raise target
         except CannotStart as error:
+            reason = why_unreadable(run) or str(error)
             if self._fail_fast:
-                raise
+                raise CannotStart(f"{run.folder}: {reason}", hint=error.hint) from None
             self._errors.append(error)
-            self._result.unopened.append(Unopened(str(run.folder), why_unreadable(run) or str(error)))
+            self._result.unopened.append(Unopened(str(run.folder), reason))
             return []
         return [target]
 
     def _resolve(self, name: str | None) -> Target | CannotStart:
         try:
-            target = resolve(name, entity=self._entity, project=self._project)
-            client = Client(target, max_wait=self._options.max_wait)
+            max_wait = self._options.max_wait
+            target = resolve(name, entity=self._entity, project=self._project, max_wait=max_wait)
+            client = Client(target, max_wait=max_wait)
             client.check()
             client.disconnect()
         except CannotStart as error:

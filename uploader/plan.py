@@ -26,13 +26,15 @@ MAX_TRACES = 500
 @dataclass(eq=False)
 class Trace:
     """One trajectory on its way. `left`: calls of which it is not known yet what became of them; `sent` and `failed`:
-    ids of those that were stored now, or did not arrive. `remembered`: the ledger says that all are stored."""
+    ids of those that were stored now, or did not arrive. `remembered`: the ledger says that all are stored.
+    `otherwise`: the server has one that would be sent in another form now."""
 
     trace_id: str
     ids: list[str]
     mark: bytes
     left: int
     remembered: bool = False
+    otherwise: bool = False
     sent: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
 
@@ -117,7 +119,7 @@ class Plan:
         ids = [call.id for call in trajectory.calls]
         trace = Trace(trajectory.trace_id, ids, b"", left=len(ids))
         if self.ledger is not None:
-            trace.mark = self.ledger.mark(trajectory)
+            trace.mark = self.ledger.mark(trajectory, self.settling.has_score(trajectory))
             trace.remembered = self.believe and self.ledger.remembers(trace.mark)
         return trace
 

@@ -136,8 +136,9 @@ def _note(report: RunReport, reading: Reading, settling: Settling) -> None:
         )
     if report.skipped[STORED_OTHERWISE]:
         report.note(
-            f"{report.skipped[STORED_OTHERWISE]:,} calls are stored with another end than these files have (a copy of"
-            " another age was uploaded before); Weave changes no stored call: --project OTHER makes a full copy"
+            f"{report.skipped[STORED_OTHERWISE]:,} calls are stored with another end or other attributes than they"
+            " would be sent with now (from a copy of another age, before their score was there, or with other options)."
+            " Weave changes no stored call; --project OTHER makes a full copy"
         )
     report.unreadable += sorted({str(damage.path) for damage in reading.damages if damage.kind == "unreadable"})
     for damage in reading.damages[:DAMAGES_NOTED]:

@@ -21,7 +21,7 @@ __all__ = [
 
 # Reasons for not sending a call: the server has it …
 ALREADY_STORED = "already stored"
-STORED_OTHERWISE = "stored with another end"
+STORED_OTHERWISE = "stored otherwise"
 # … or it waits.
 STILL_OPEN = "still open"
 WAITS_FOR_SCORE = "waiting for the score"

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from ..schemas.errors import Rejected
-from .check import DIFFERS, compare, count_traces, same_instant
+from .check import DIFFERS, compare, count_traces, same_in_brief
 from .client import Client, Outcome, Unreachable
 from .ledger import Ledger
 from .payload import Encoded
@@ -64,7 +64,6 @@ class Sender:
             yield
         except BaseException:
             self.give_up("stopped")
-            self._client.stop.set()
             raise
         finally:
             for _ in threads:
@@ -83,8 +82,9 @@ class Sender:
         self._work.put(batch)
 
     def give_up(self, why: str) -> None:
-        """Send nothing more; what comes is counted as failed."""
+        """Send nothing more; what comes is counted as failed. Who waits for the server waits no longer."""
         self._given_up = self._given_up or why
+        self._client.stop.set()
 
     def _run(self) -> None:
         while True:
@@ -126,13 +126,14 @@ class Sender:
             self._unchecked += traces
 
     def _ask_and_send(self, batch: Batch, left: dict[str, Encoded]) -> None:
-        known = self._client.existing(list(left))
-        stored = {key: ended for key, ended in known.items() if ended is not None and key in left}
-        there = [left.pop(key) for key in stored]
+        rows = self._client.rows(list(left), ("id", "ended_at", "attributes"))
+        known = {row["id"]: row for row in rows}
+        there = [left.pop(key) for key, row in known.items() if row.get("ended_at") is not None and key in left]
+        same = {call.id for call in there if same_in_brief(call, known[call.id])}
         with self._lock:
             for call in there:
-                same = same_instant(call.ended_at, stored[call.id])
-                self._report.skipped[ALREADY_STORED if same else STORED_OTHERWISE] += 1
+                self._report.skipped[ALREADY_STORED if call.id in same else STORED_OTHERWISE] += 1
+                batch.traces[call.trace_id].otherwise |= call.id not in same
                 self._done(batch, call)
         if self._check == "deep":
             self._compare(there)
@@ -198,7 +199,8 @@ class Sender:
                 continue
             with self._lock:
                 if self._ledger is not None:
-                    self._ledger.add(trace.mark for trace in traces if not trace.failed)
+                    # what is stored otherwise is to be told each time
+                    self._ledger.add(trace.mark for trace in traces if not trace.failed and not trace.otherwise)
 
     def _count(self, traces: list[Trace]) -> None:
         counted = count_traces(self._client, traces)

@@ -53,7 +53,7 @@ class Settling:
         partial: bool = False,
     ) -> None:
         self._settle = settle
-        self._has_score = has_score
+        self.has_score = has_score
         began = time.time()
         writing = [writer for writer in run.writers if may_write(writer, began, settle)]
         self._writing = {writer.id for writer in writing}
@@ -79,7 +79,7 @@ class Settling:
             return None
         root = trajectory.root
         # a root that its process has left unfinished gets neither an end nor a score
-        if root is not None and (root.unfinished or self._has_score(trajectory)):
+        if root is not None and (root.unfinished or self.has_score(trajectory)):
             return None
         if time.time() - _last_sign(trajectory) >= self._settle:
             return None

@@ -85,7 +85,7 @@ def run_status(
     settling = Settling(run, settle, has_score=has_score, partial=partial)
     asked = [_Asked(place, stored) for place, stored in ask]
     known = [place for place in known_places(folder, run) if place not in [one.place for one in asked]]
-    remembering = [_Remembered(place, Ledger(folder, place)) for place in known]
+    remembering = [_Remembered(place, Ledger(folder, place), has_score) for place in known]
     sources: list[_Asked | _Remembered] = [*asked, *remembering]
     for trajectory in iter_trajectories(run, payloads=False):
         status.trajectories += 1
@@ -103,12 +103,13 @@ def run_status(
 
 
 class _Remembered:
-    def __init__(self, place: Place, ledger: Ledger) -> None:
+    def __init__(self, place: Place, ledger: Ledger, has_score: HasScore) -> None:
         self.status = PlaceStatus(place.server, place.project_id)
         self._ledger = ledger
+        self._has_score = has_score
 
     def take(self, trajectory: Trajectory) -> None:
-        if self._ledger.remembers(self._ledger.mark(trajectory)):
+        if self._ledger.remembers(self._ledger.mark(trajectory, self._has_score(trajectory))):
             self.status.stored += len(trajectory.calls)
         else:
             self.status.pending += len(trajectory.calls)

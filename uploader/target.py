@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import gc
 import os
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ..schemas.errors import CannotStart, MissingExtra
+from .transport import Patience, Transient, Unreachable
 
 __all__ = ["Target", "resolve", "split_project"]
 
@@ -67,10 +69,13 @@ def split_project(recorded: str | None, entity: str | None, project: str | None)
     return ProjectName(owner, parts[-1])
 
 
-def resolve(recorded: str | None, *, entity: str | None = None, project: str | None = None) -> Target:
+def resolve(
+    recorded: str | None, *, entity: str | None = None, project: str | None = None, max_wait: float = 0.0
+) -> Target:
     """The Weave project of a run; made on the server when it does not exist.
 
     `recorded`: the project name in the run's files. The server may store a project under another name than asked for.
+    `max_wait`: seconds of patience with a W&B API that is there and answers 429, 5xx or not at all.
 
     Raises:
         MissingExtra: `weave` is not installed.
@@ -81,7 +86,8 @@ def resolve(recorded: str | None, *, entity: str | None = None, project: str | N
     authorization, credential = _authorization(weave)
     api = weave.wandb.Api()
     base_url = weave.env.wandb_base_url()
-    asking = _Asking(weave, base_url, f"{name.entity or '(default entity)'}/{name.project} with {credential}")
+    about = f"{name.entity or '(default entity)'}/{name.project} with {credential}"
+    asking = _Asking(weave, base_url, about, max_wait)
     owner = name.entity or asking.answer(api.default_entity_name)
     if not owner:
         raise CannotStart(
@@ -163,13 +169,27 @@ class _Asking:
     weave: _Weave
     base_url: str
     about: str
+    max_wait: float
 
     def answer(self, question: Callable[[], Any]) -> Any:
-        """Ask.
+        """Ask, and again while there is hope.
 
         Raises:
             CannotStart: it was not answered; the message has the server's words and nothing of the key.
         """
+        patience = Patience(self.max_wait, threading.Event())
+        while True:
+            try:
+                return self._ask(question)
+            except Transient as trouble:
+                try:
+                    patience.wait(trouble)
+                except Unreachable:
+                    raise CannotStart(
+                        f"{self.base_url} {trouble}", hint="try again later, and check WANDB_BASE_URL"
+                    ) from None
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
         import httpx
         from gql.transport import exceptions as gql_errors
 
@@ -195,12 +215,15 @@ class _Asking:
             code = getattr(getattr(error, "response", None), "status_code", None)
             if code is not None:
                 raise self._server_error(code) from None
+            # the GraphQL client wraps what HTTP says
+            if isinstance(error.__cause__ or error, (httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError)):
+                raise Transient(f"does not answer: {error or type(error).__name__}") from None
             raise CannotStart(
                 f"cannot reach {self.base_url}: {error or type(error).__name__}",
                 hint="is the host up, and is WANDB_BASE_URL right?",
             ) from None
 
-    def _server_error(self, code: int | None) -> CannotStart:
+    def _server_error(self, code: int | None) -> CannotStart | Transient:
         if code == 401:
             return CannotStart(
                 f"{self.base_url} does not accept the API key (HTTP 401): {self.about}",
@@ -211,4 +234,6 @@ class _Asking:
                 f"{self.base_url} forbids access (HTTP 403): {self.about}",
                 hint="may this key write to the entity? (--entity)",
             )
-        return CannotStart(f"{self.base_url} answers HTTP {code}", hint="try again later, and check WANDB_BASE_URL")
+        if code is not None and (code == 429 or code >= 500):
+            return Transient(f"answers HTTP {code}", status=code)
+        return CannotStart(f"{self.base_url} answers HTTP {code}", hint="check WANDB_BASE_URL")

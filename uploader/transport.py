@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import requests
+import urllib3
 from urllib3.exceptions import NewConnectionError
 
 from ..schemas.errors import VerlTraceError
 from .network import verification
-from .target import Target
 
 if TYPE_CHECKING:
     from .client import Outcome
+    from .target import Target
 
 __all__ = ["Http", "Patience", "Refusal", "Transient", "Unreachable"]
 
@@ -67,6 +68,9 @@ class Http:
         self._target = target
         self._local = threading.local()
         self._verify = verification()
+        if self._verify is False:
+            # the user has said so; a warning for every request tells nothing new
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 
     def post_json(self, path: str, body: Any) -> Any:
         """The answer's JSON.

@@ -96,6 +96,52 @@ def test_refused_call(run: Run, wandb_login: Server, recording: Any) -> None:
     assert f"{bad['id']} C.run [ended_at]: HTTP 422: " in out
 
 
+def test_stopped_midway(run: Run, wandb_login: Server, recording: Any, project: str) -> None:
+    """Exit 5 when the server takes nothing more; the report names why, and every call that is still to be sent."""
+    recording.close()
+    run("upload", recording.folder)
+
+    code, out, _ = run("upload", recording.folder, "--project", f"{project}-copy")
+
+    assert code == 5
+    assert numbers(out) == {"recorded": 2, "sent": 0, "skipped": 0, "failed": 2}
+    assert "  stopped: " in out
+    assert out.count("not sent: ") == 2
+
+
+def test_ten_folders(run: Run, wandb_login: Server, recording: Any, tmp_path: Path) -> None:
+    """Exit 1 and the name when a folder beside the runs is none; `--fail-fast` exits 2 and sends nothing."""
+    recording.close()
+    (tmp_path / "runs" / "no-run").mkdir()
+
+    strict = run("upload", tmp_path / "runs", "--fail-fast")
+    code, out, _ = run("upload", tmp_path / "runs")
+
+    assert (strict[0], strict[1]) == (2, "")
+    assert "no-run: no span files in it" in strict[2]
+    assert code == 1
+    assert numbers(out)["sent"] == 2
+    assert f"{tmp_path / 'runs' / 'no-run'} was not uploaded: no span files in it" in out
+
+
+@pytest.mark.parametrize(("option", "value"), [("--settle", "soon"), ("--max-wait", "-1"), ("--check", "some")])
+def test_bad_options(run: Run, wandb_login: Server, recording: Any, option: str, value: str) -> None:
+    """Exit 2 for a duration or a check that is none."""
+    assert run("upload", recording.folder, option, value)[0] == 2
+
+
+def test_deep_check(run: Run, wandb_login: Server, recording: Any) -> None:
+    """`--check deep` says how many calls were read back; `none` says that nobody looked."""
+    recording.close()
+
+    deep = run("upload", recording.folder, "--check", "deep")
+    none = run("upload", recording.folder, "--check", "none")
+
+    assert (deep[0], none[0]) == (0, 0)
+    assert "stored           2  (the server shows 2 of them)" in deep[1]
+    assert "stored           2  (not checked)" in none[1]
+
+
 def test_open_calls(run: Run, wandb_login: Server, recording: Any) -> None:
     """Exit 1 while a call may still go on: something is left to be sent."""
     recording.start("C.run")
@@ -161,15 +207,16 @@ def test_target_options(run: Run, wandb_login: Server, recording: Any, project: 
 
 
 def test_wrong_key(run: Run, locked_server: Server, recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit 2, one line and a hint, nothing of the key."""
+    """Exit 2, one line and a hint, with host and project; of the key nothing but its last four characters."""
     for name, value in locked_server.client_environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("WANDB_API_KEY", "wrong" * 8)
 
-    code, out, err = run("upload", recording.folder)
+    code, out, err = run("upload", recording.folder, "--project", "team/p")
 
     assert (code, out) == (2, "")
-    assert "does not accept the API key (HTTP 401)" in err
+    assert "does not accept the API key (HTTP 401): team/p with the API key ending in rong" in err
+    assert locked_server.url in err
     assert "wrong" not in err
     assert_short(err)
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from verl_trace.demo.server_env import Server, start_server
 from verl_trace.schemas.errors import CannotStart
-from verl_trace.uploader import plan, upload
+from verl_trace.uploader import plan, transport, upload
 from verl_trace.uploader.client import Client, Unreachable
 from verl_trace.uploader.payload import Encoded
 from verl_trace.uploader.result import ALREADY_STORED
@@ -76,24 +75,6 @@ def test_access_withdrawn_midway(
     assert requests <= 10
 
 
-def test_key_of_the_api_is_named(
-    recording: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wandb_login: Server
-) -> None:
-    """A key that the W&B API refuses is named by its last four characters, with the project and the host."""
-    with start_server(tmp_path / "locked.db", api_key="x" * 40) as locked:
-        for name, value in locked.client_environment().items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("WANDB_API_KEY", KEY)
-
-        with pytest.raises(CannotStart) as refused:
-            upload(recording.folder, project="team/p")
-
-    words = str(refused.value)
-    assert "team/p with the API key ending in wxyz" in words
-    assert locked.url in words
-    assert KEY[-5:] not in words
-
-
 @pytest.mark.parametrize("status", [301, 405, 407, 451])
 def test_other_refusals_stop(proxy: Any, recording: Any, fault: Any, status: int) -> None:
     """What is not about a call is not tried call by call."""
@@ -150,6 +131,21 @@ def test_copy_in_another_project_on_sqlite(proxy: Any, recording: Any, project: 
     assert (result.sent, result.failed) == (0, 60)
     assert len(proxy.sent("/complete")) == 1
     assert len(stored(project)) == 60
+
+
+@pytest.mark.parametrize("status", [429, 502, 0])
+def test_api_that_hiccups(proxy: Any, recording: Any, fault: Any, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The W&B API, too, is asked again; when it does not recover, the upload says so and has sent nothing."""
+    monkeypatch.setattr(transport, "FIRST_WAIT", 0.05)
+    monkeypatch.setenv("WANDB_BASE_URL", proxy.url)
+    hiccups = [fault(status)] * 2
+    proxy.decide = lambda path, body: hiccups.pop() if hiccups and path == "/graphql" else None
+
+    assert upload(recording.folder).sent == 60
+    assert hiccups == []
+    proxy.decide = lambda path, body: fault(status) if path == "/graphql" else None
+    with pytest.raises(CannotStart, match=proxy.url):
+        upload(recording.folder, max_wait=0.2)
 
 
 def test_answer_of_somebody_else(proxy: Any, recording: Any, project: str, stored: Stored, fault: Any) -> None:

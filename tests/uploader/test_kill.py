@@ -93,7 +93,7 @@ def kill_again_and_again(
                 name = f"{project}-{number}"
                 folder = recording(writer, tmp_path, name)
                 for _ in range(KILLS_A_RUN):
-                    code = nursery.upload(folder, kill_after=dice.uniform(0, whole))
+                    code = nursery.upload(folder, kill_after=dice.uniform(0, 0.8 * whole))
                     assert code in (-signal.SIGKILL, 0)
                     killed += code != 0
                     ended += code == 0

@@ -150,7 +150,26 @@ def test_older_copy_changes_nothing(
     assert stored(project) == before
     assert (result.sent, result.failed) == (0, 0)
     assert result.skipped[STORED_OTHERWISE] == 1
-    assert "stored with another end" in result.runs[0].notes[0]
+    assert "stored with another end or other attributes" in result.runs[0].notes[0]
+    assert upload(older, settle=0).skipped[STORED_OTHERWISE] == 1
+
+
+def test_other_attributes_are_reported(wandb_login: Server, segments: Segments, project: str, stored: Stored) -> None:
+    """Sent with `partial`, a call carries a mark. When the missing segment has come after all, what is stored stays as
+    it is, and the report counts what would be sent otherwise, each time."""
+    first = segments.paths[0].rename(segments.folder.parent / "elsewhere")
+    upload(segments.folder, partial=True)
+    before = stored(project)
+    first.rename(segments.paths[0])
+
+    results = [upload(segments.folder) for _ in range(2)]
+
+    after = stored(project)
+    assert {key: after[key] for key in before} == before
+    assert set(after) == set(whole(segments.folder))
+    # the root that began in the first segment had no inputs
+    assert [result.skipped[STORED_OTHERWISE] for result in results] == [1, 1]
+    assert [result.failed for result in results] == [0, 0]
 
 
 def test_better_copy_is_reported(

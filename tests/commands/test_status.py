@@ -1,0 +1,101 @@
+"""`verl-trace status`: what is stored, what is pending, what waits; offline, and by asking."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verl_trace.cli import main
+from verl_trace.demo.server_env import Server
+from verl_trace.uploader import upload
+from verl_trace.uploader.ledger import state_folder
+
+Status = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Status:
+    """`status(…)`: exit code and standard output."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def call(*arguments: Any) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["verl-trace", "status", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), capsys.readouterr().out
+
+    return call
+
+
+@pytest.fixture
+def recording(writer: Any, project: str, tmp_path: Path) -> Any:
+    """Two trajectories of one call each."""
+    recording = writer(tmp_path / "runs", project)
+    recording.call("A.run")
+    recording.call("A.run")
+    return recording
+
+
+def test_before_during_and_after(
+    status: Status, wandb_login: Server, recording: Any, project: str, monkeypatch: pytest.MonkeyPatch, free_port: int
+) -> None:
+    """Without a network: nothing is known before the first upload; later, what is stored, pending and waiting."""
+    before = status(recording.folder)
+    upload(recording.folder)
+    root = recording.start("A.run")
+    recording.call("B.run", parent=root)
+    recording.call("A.run")
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free_port}")
+    monkeypatch.setenv("WF_TRACE_SERVER_URL", f"http://127.0.0.1:{free_port}")
+    during = status(recording.folder, "--json")
+    monkeypatch.setenv("WANDB_BASE_URL", wandb_login.url)
+    monkeypatch.setenv("WF_TRACE_SERVER_URL", wandb_login.url)
+    recording.end(root)
+    recording.close()
+    upload(recording.folder)
+    after = status(recording.folder)
+
+    assert before[0] == 1
+    assert "pending          2 (no upload of it is known here" in before[1]
+    assert during[0] == 1
+    (told,) = json.loads(during[1])
+    assert told["waiting"] == {"still open": 2}
+    assert told["places"] == [{"server": wandb_login.url, "project_id": f"demo/{project}", "stored": 2, "pending": 1}]
+    assert after[0] == 0
+    assert f"stored           5 in demo/{project} on {wandb_login.url}" in after[1]
+    assert "pending          0" in after[1]
+
+
+def test_ask(status: Status, wandb_login: Server, recording: Any, project: str) -> None:
+    """`--ask` knows what other people have uploaded, and what the ledger has forgotten."""
+    recording.close()
+    nothing = status(recording.folder, "--ask")
+    upload(recording.folder)
+    for path in state_folder().iterdir():
+        path.unlink()
+
+    code, out = status(recording.folder, "--ask")
+
+    assert nothing[0] == 1
+    assert f"stored           0 in demo/{project}" in nothing[1]
+    assert code == 0
+    assert f"stored           2 in demo/{project}" in out
+
+
+def test_changes_nothing(status: Status, recording: Any, tmp_path: Path) -> None:
+    """No file is made or touched."""
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+
+    status(recording.folder)
+
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == files
+
+
+def test_not_a_run(status: Status, tmp_path: Path) -> None:
+    """Exit 2 for a path without span files."""
+    assert status(tmp_path)[0] == 2
