@@ -39,7 +39,7 @@ def figures(rewards: Iterable[float], mine: float) -> Group | None:
 
 
 def number(value: Any) -> float | None:
-    """A recorded value as a number, also one that JSON has no form for (nan, inf, large ints); None where it is none."""
+    """A recorded value as a number, also one that JSON has no form for (nan, inf); None where it is none."""
     if isinstance(value, dict) and value.get("_type") in ("float", "int"):
         value = value.get("value")
         if not isinstance(value, (int, float, str)):

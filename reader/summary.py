@@ -63,7 +63,6 @@ class Summary:
             if isinstance(step, (int, float, str)):
                 self.steps.add(step)
 
-
     def _add_reward(self, trajectory: Trajectory) -> None:
         reward = trajectory.reward
         if reward is not None and math.isfinite(reward):

@@ -7,9 +7,9 @@ Invariants
 4. Threads and files belong to one pid; a forked child gets its own.
 
 A call's way: `rollout_trace` (decorator) -> `spans` (records) with `arguments`, `context`, `ids`, `token2text` and the
-values of `schemas` -> `appender` (append). Beside it: `writer` and `segment` (files), `background` and `sealer`
-(threads), `propagation` (one tree across processes), `score`, `sealing`, `leftovers` (of dead processes), `limits`, `backlog` (stalled disk), `session` (start, stop),
-`identity` (header).
+values of `schemas` -> `appender` (append). What is known beside the calls: `score`; in other processes: `propagation`.
+Beside it: `writer` and `segment` (files), `background` and `sealer` (threads), `sealing`, `leftovers` (of dead
+processes), `limits`, `backlog` (stalled disk), `session` (start, stop), `identity` (header).
 """
 
 from .context import with_context

@@ -38,15 +38,17 @@ class Where(NamedTuple):
 class Place:
     """One `rollout_trace_attr` block: its attributes, the root call begun last in it, and the scores told of it.
 
-    It outlives both the root call and the block, for what is known of a trajectory only afterwards.
+    It outlives both the root call and the block, for what is known of a trajectory only afterwards. `settled`: an
+    integration has told all that it will tell.
     """
 
-    __slots__ = ("attributes", "root", "scores")
+    __slots__ = ("attributes", "root", "scores", "settled")
 
     def __init__(self, root: Where | None = None) -> None:
         self.attributes: TraceAttributes | None = None
         self.root = root
         self.scores: dict[str, Any] = {}
+        self.settled = False
 
 
 class TraceAttributes(NamedTuple):

@@ -92,9 +92,13 @@ def current_context() -> TraceContext | None:
         where = trace.place.root
     if where is None and trace is None:
         return None
-    ids = ("", "") if where is None else (where.trace_id, where.id)
-    forms = (None, None) if trace is None else (trace.head, trace.json)
-    return TraceContext(*ids, True, *forms, _recording(session))
+    return TraceContext(
+        "" if where is None else where.trace_id,
+        "" if where is None else where.id,
+        head=None if trace is None else trace.head,
+        json=None if trace is None else trace.json,
+        recording=_recording(session),
+    )
 
 
 @contextlib.contextmanager

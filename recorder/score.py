@@ -152,11 +152,8 @@ def _payload(scores: dict[str, Any]) -> bytes:
     """The scores as a JSON object, each value encoded for itself."""
     parts = []
     for name, value in scores.items():
-        if name == "reward_extra_info" and type(value) is dict:
-            encoded = _payload(value)
-        else:
-            encoded = _value(value)
-        parts.append(encode(str(name)) + b":" + encoded)
+        extras = name == "reward_extra_info" and type(value) is dict
+        parts.append(encode(str(name)) + b":" + (_payload(value) if extras else _value(value)))
     return b"{" + b",".join(parts) + b"}"
 
 

@@ -85,8 +85,7 @@ def encode_trajectory(trajectory: Trajectory, project_id: str, op_ref: Callable[
     root = trajectory.root
     added = {} if root is None else {root.id: score_attributes(trajectory, root.attributes)}
     return [
-        _encode(call, project_id, op_ref(call.op), counts[call.id], added.get(call.id, {}))
-        for call in trajectory.calls
+        _encode(call, project_id, op_ref(call.op), counts[call.id], added.get(call.id, {})) for call in trajectory.calls
     ]
 
 
@@ -106,9 +105,7 @@ def status_counts(calls: Sequence[Call]) -> dict[str, dict[str, int]]:
     return counts
 
 
-def _encode(
-    call: Call, project_id: str, op_ref: str, counts: dict[str, int], added: dict[str, Any]
-) -> Encoded:
+def _encode(call: Call, project_id: str, op_ref: str, counts: dict[str, int], added: dict[str, Any]) -> Encoded:
     head = {
         "project_id": project_id,
         "id": call.id,
@@ -117,7 +114,9 @@ def _encode(
         "op_name": op_ref,
         "started_at": _started_at(call),
     }
-    attributes, in_attributes = protect_references(orjson.dumps({**call.attributes, **added, "verl_trace": _origin(call)}))
+    attributes, in_attributes = protect_references(
+        orjson.dumps({**call.attributes, **added, "verl_trace": _origin(call)})
+    )
     inputs, in_inputs = protect_references(_as_object(call.inputs))
     output, in_output = protect_references(call.output() or b"null")
     end = {

@@ -6,7 +6,7 @@
 | `num_turns`, `tool_rewards`, `turn_scores` | what the agent loop says |
 | `reward_extra_NAME` | `reward_extra_info[NAME]`; `reward_extra_A_B` for a dict under A |
 | `score_NAME` | `record_score(NAME, …)` |
-| `group_reward_mean`, `group_reward_std`, `group_reward_best`, `group_rank`, `group_size` | the GRPO group, when whole |
+| `group_reward_mean`, `group_reward_std`, `group_reward_best`, `group_rank`, `group_size` | its GRPO group, if whole |
 
 Characters that would split a column's path become `_`. Where two names meet, the later one gets `_2`, `_3`, …
 """
