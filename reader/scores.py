@@ -134,22 +134,32 @@ def merge(lines: list[Line]) -> tuple[dict[str, Any], str | None]:
 
 
 def _keys(attempt: str, head: dict[str, Any]) -> list[_Key]:
-    """What a record can be joined by, the surest first."""
-    uid, session, response = head.get("uid"), head.get("session"), head.get("response")
-    keys: list[_Key] = []
+    """What a record can be joined by, the surest first: with step and validation where known, then without."""
+    named = _names(head)
+    step = head.get("step")
+    within = [(attempt, step, head.get("validate") is True, *name) for name in named] if isinstance(step, int) else []
+    return [*within, *((attempt, *name) for name in named)]
+
+
+def _names(head: dict[str, Any]) -> list[_Key]:
+    uid, session, row, response = (head.get(name) for name in ("uid", "session", "row", "response"))
+    names: list[_Key] = []
     if isinstance(uid, str) and isinstance(session, int):
-        keys.append((attempt, "session", uid, session))
+        names.append(("session", uid, session))
+    if isinstance(uid, str) and isinstance(row, int):
+        # verl's ReMax baseline has the row's number, too, but another answer
+        names += [("row", uid, row, response)] if isinstance(response, str) else []
+        names.append(("row", uid, row))
     if isinstance(uid, str) and isinstance(response, str):
-        keys.append((attempt, "response", uid, response))
+        names.append(("response", uid, response))
     if isinstance(response, str):
-        keys.append((attempt, "response", response))
-    return keys
+        names.append(("response", response))
+    return names
 
 
-def _order(item: tuple[str, Line]) -> tuple[str, int, str]:
+def _order(item: tuple[str, Line]) -> tuple[str, str]:
     head = item[1].head
-    row = head.get("row")
-    return text_of(head.get("recorded_at")), row if isinstance(row, int) else -1, text_of(head.get("id"))
+    return text_of(head.get("recorded_at")), text_of(head.get("id"))
 
 
 def _scalar(value: Any) -> Hashable:

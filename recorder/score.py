@@ -34,7 +34,7 @@ class Join(NamedTuple):
     Attributes:
         uid: verl's name of the group.
         session: number of the rollout within the group, as the default trainer counts.
-        row: position in the trainer's batch.
+        row: verl's own number of the row, which stays with it (its `priority`).
         response: 16 hex digits of a hash over prompt and response ids.
         group_size: how many rollouts the group is to have.
     """

@@ -15,7 +15,7 @@ import orjson
 __all__ = ["PARTIAL_PARENT", "PAYLOAD_KEYS", "SCHEMA_VERSION", "Line", "parse_line"]
 
 SCHEMA_VERSION = 1
-# First half of the `parent_id` of a call whose process knew only W3C's 64 bits of its parent: the second half of the id.
+# First half of the `parent_id` of a call whose process knew only W3C's 64 bits of its parent: the id's second half.
 PARTIAL_PARENT = "00000000-0000-7000-"
 
 # Kind of record -> the last key of its line.

@@ -22,7 +22,16 @@ from . import extra
 from .carry import carried
 from .rollout_trace import recording
 
-__all__ = ["Join", "compute_score", "expected_join", "join_of", "response_digest", "score_recorded", "tell_after"]
+__all__ = [
+    "Join",
+    "compute_score",
+    "expected_join",
+    "join_of",
+    "response_digest",
+    "row_number",
+    "score_recorded",
+    "tell_after",
+]
 
 # What names the rollout that is being made, for the score that the trainer will compute.
 expected_join: ContextVar[Join] = ContextVar("verl_trace_expected_join", default=Join())  # noqa: B039  # a tuple
@@ -34,8 +43,15 @@ def join_of(worker: Any, trajectory: dict[str, Any], kwargs: dict[str, Any]) -> 
     return Join(
         uid=None if uid is None else str(uid),
         session=session if isinstance(session, int) else None,
+        row=row_number(kwargs.get("priority")),
         group_size=_group_size(worker, bool(trajectory.get("validate"))),
     )
+
+
+def row_number(value: Any) -> int | None:
+    """verl's number of a row, which may come in a numpy scalar."""
+    value = value.item() if hasattr(value, "item") else value
+    return value if type(value) is int else None
 
 
 def _group_size(worker: Any, validate: bool) -> int | None:

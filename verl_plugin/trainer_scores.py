@@ -1,8 +1,9 @@
 """Rewards computed in the trainer: by a reward model that shares the GPUs, or (verl 0.5, 0.6) by a reward function.
 
-The trainer knows no trajectory. Its records say the group's `uid` and the session (default trainer), or the `uid` and a
-hash of the row's ids, which stays when the trainer balances its batch; the agent loop's record of the same rollout says
-the same beside the trajectory's id, and a reader joins the two.
+The trainer knows no trajectory. Its records say the group's `uid` and the session (default trainer), or the `uid`, the
+row's number where verl gives one (`priority`, 0.9) and a hash of its ids, all of which stay when the trainer balances
+its batch. The agent loop's record of the same rollout says the same beside the trajectory's id, and a reader joins the
+two. Equal answers of one group without such a number are taken in the order of the rows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..recorder.counters import warn_once
 from ..recorder.score import Join, write_scores
 from ..recorder.session import Session
 from ..recorder.spans import encode_attributes
-from .rewards import response_digest
+from .rewards import response_digest, row_number
 from .rollout_trace import adopt
 
 __all__ = ["watch_default_trainer", "watch_reward_functions", "watch_reward_loop"]
@@ -162,13 +163,15 @@ def _joins(data: Any, count: int) -> list[tuple[int, Join]]:
         for row, key in enumerate(keys):
             uid, session, index = key.rsplit("_", 2)
             last[uid, session] = max(last.get((uid, session), (-1, -1)), (int(index), row))
-        return [(row, Join(uid=uid, session=int(session), row=row)) for (uid, session), (_, row) in last.items()]
-    uids = data.non_tensor_batch.get("uid")
+        return [(row, Join(uid=uid, session=int(session))) for (uid, session), (_, row) in last.items()]
+    uids, numbers = (data.non_tensor_batch.get(name) for name in ("uid", "priority"))
     ids, mask = data.batch["input_ids"], data.batch["attention_mask"]
     out = []
     for row in range(count):
         response = response_digest(SimpleNamespace(input_ids=ids[row], attention_mask=mask[row]))
-        out.append((row, Join(uid=None if uids is None else str(uids[row]), row=row, response=response)))
+        uid = None if uids is None else str(uids[row])
+        number = None if numbers is None else row_number(numbers[row])
+        out.append((row, Join(uid=uid, row=number, response=response)))
     return out
 
 

@@ -111,7 +111,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def drive(model: str, cluster: str) -> Callable[..., dict[str, dict[str, Any]]]:
     """Run the driver in a folder and return its report by experiment; keyword arguments are the plan's."""
 
-    def run(folder: Path, environment: dict[str, str] | None = None, **plan: Any) -> dict[str, dict[str, Any]]:
+    def run(
+        folder: Path, environment: dict[str, str] | None = None, program: str = "driver.py", **plan: Any
+    ) -> dict[str, dict[str, Any]]:
         tools_file, calls_file = folder / "tools.yaml", folder / "calls"
         tool = {
             "class_name": "rollout_parts.CalculatorTool",
@@ -129,7 +131,7 @@ def drive(model: str, cluster: str) -> Callable[..., dict[str, dict[str, Any]]]:
         plan_file = folder / "plan.json"
         plan_file.write_text(json.dumps({**base, **sizes, **rest, **plan}))
         done = subprocess.run(
-            [sys.executable, str(HERE / "driver.py"), str(plan_file)],
+            [sys.executable, str(HERE / program), str(plan_file)],
             cwd=folder,
             env=clean_environment(**(environment or {})),
             timeout=PATIENCE,
