@@ -30,6 +30,7 @@ class Scores:
         self._loose: list[tuple[str, Line]] = []
         self._found: dict[str, list[Line]] = {}
         self._group_of: dict[str, _Key] = {}
+        self._size_of: dict[str, int] = {}
         # group -> its trajectories' rewards, None where unknown; group -> how many it is to have
         self._rewards: dict[_Key, dict[str, float | None]] = {}
         self._sizes: dict[_Key, int] = {}
@@ -97,10 +98,14 @@ class Scores:
         if key is None and isinstance(uid, str):
             # a data set may give its prompts lasting names
             key = self._group_of[trace_id] = (attempt, uid, _scalar(head.get("step")), head.get("validate") is True)
+        size = head.get("group_size")
         if key is None:
+            if isinstance(size, int):
+                # whoever tells the group's name later knows no size
+                self._size_of[trace_id] = size
             return
         members = self._rewards.setdefault(key, {})
-        size = head.get("group_size")
+        size = self._size_of.pop(trace_id, size)
         if isinstance(size, int):
             self._sizes[key] = size
         members.setdefault(trace_id, None)
