@@ -8,7 +8,7 @@ from types import ModuleType
 
 from ..recorder.counters import warn_once
 from ..recorder.settings import disabled
-from . import agent_loop, carry, extra, import_hook, ops, ray_env, rollout_trace, trainer_scores
+from . import agent_loop, carry, extra, import_hook, ops, ray_env, rollout_trace, tool_actors, trainer_scores
 
 __all__ = ["install", "installed"]
 
@@ -21,10 +21,12 @@ _SCORES = {
     "verl.trainer.ppo.v1.trainer_base": trainer_scores.watch_default_trainer,
     "verl.trainer.ppo.reward": trainer_scores.watch_reward_functions,
 }
-_SCORING_CALLS = {
+_ELSEWHERE = {
     "verl.protocol": carry.watch_data,
     _REWARD_LOOP: carry.watch_reward_worker,
     "verl.experimental.reward.reward_manager": carry.watch_reward_worker_actor,
+    "ray.actor": tool_actors.watch_actor_handles,
+    "ray._private.function_manager": tool_actors.watch_actor_classes,
 }
 _EXTRA = {
     "verl.tools.base_tool": extra.watch_tools,
@@ -58,7 +60,7 @@ def install() -> None:
     for module, watch in _SCORES.items():
         import_hook.after_import(module, watch)
     if extra.switched_on():
-        for module, watch in [*_EXTRA.items(), *_SCORING_CALLS.items()]:
+        for module, watch in [*_EXTRA.items(), *_ELSEWHERE.items()]:
             import_hook.after_import(module, watch)
     ops.watch()
 

@@ -169,9 +169,9 @@ def _joins(data: Any, count: int) -> list[tuple[int, Join]]:
     out = []
     for row in range(count):
         response = response_digest(SimpleNamespace(input_ids=ids[row], attention_mask=mask[row]))
-        uid = None if uids is None else str(uids[row])
+        name = None if uids is None else str(uids[row])
         number = None if numbers is None else row_number(numbers[row])
-        out.append((row, Join(uid=uid, row=number, response=response)))
+        out.append((row, Join(uid=name, row=number, response=response)))
     return out
 
 

@@ -38,6 +38,8 @@ EXTRA = {
     "verl.experimental.reward_loop.reward_loop": 2,
     "verl.experimental.reward.reward_manager": 1,
     "verl.protocol": 1,
+    "ray.actor": 1,
+    "ray._private.function_manager": 1,
     "verl.experimental.agent_loop.agent_loop": 3,
     "verl.experimental.agent_loop.tool_agent_loop": 1,
     "verl.tools.base_tool": 1,

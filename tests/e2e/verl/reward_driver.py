@@ -71,6 +71,8 @@ class RewardScene(driver.Scene):
                     rows += roll(step, validate)
                 except Exception as error:
                     raised.append(f"{type(error).__name__}: {str(error)[-300:]}")
+                    # the other rollouts go on in their workers
+                    time.sleep(3)
                 seconds.append(time.monotonic() - began)
         return {"experiment": self.scene["experiment"], "rows": rows, "raised": raised, "seconds": seconds}
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import orjson
 import pytest
 
 from verl_trace.reader import Call, Trajectory, find_runs, iter_trajectories, summarise
@@ -53,7 +54,9 @@ def play(drive: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) ->
             folder = tmp_path_factory.mktemp("rewards")
             scenes = [{"worker": worker, "backend": "jsonl", "experiment": "exp", **scene}]
             environment = {"VERL_TRACE_EXTRA": "1", **(variables or {})}
-            report = drive(folder, environment, "reward_driver.py", scenes=scenes, variables=variables or {}, **SIZES)
+            tool = "rollout_parts.CalculatorTool" if scene.get("colocated") else "actor_tool.ActorCalculator"
+            plan = {"scenes": scenes, "variables": variables or {}, **SIZES}
+            report = drive(folder, environment, "reward_driver.py", tool, **plan)
             (run,) = find_runs(folder / "runs")
             known[key] = Scored(report["exp"], list(iter_trajectories(run)), folder / "runs" / "exp")
         return known[key]
@@ -97,7 +100,7 @@ def test_an_odd_extra_costs_itself_alone(scored: Scored) -> None:
         extras = trajectory.scores["reward_extra_info"]
         assert extras["acc"] is (trajectory.reward is not None and trajectory.reward > 0.5)
         assert extras["format.ok"] == 1
-        assert "get" in str(extras["odd"])
+        assert str(extras["odd"]).startswith("<")
 
 
 def test_groups_are_verls(scored: Scored) -> None:
@@ -137,6 +140,34 @@ def test_the_scoring_call_is_in_the_tree(in_workers: Scored) -> None:
     assert len({call.writer.id for t in in_workers.trajectories for call in t.calls if call.op == IN_WORKER}) == 2
 
 
+def actor_calls(trajectories: list[Trajectory]) -> list[tuple[Call, Call | None]]:
+    """Each call of the tool, and what its actor did for it."""
+    found: list[tuple[Call, Call | None]] = []
+    for trajectory in trajectories:
+        children = trajectory.children()
+        for call in trajectory.calls:
+            if call.op == "ActorCalculator.execute":
+                (there,) = children.get(call.id, []) or [None]
+                found.append((call, there))
+    return found
+
+
+def test_a_tool_in_an_actor_is_in_the_tree(in_workers: Scored) -> None:
+    """The actor's method below the tool's call, and what it calls itself below that, with inputs and outcome."""
+    calls = actor_calls(in_workers.trajectories)
+    assert len(calls) > 40
+    assert Counter(call.status for call, _ in calls).keys() == {"success", "error"}
+    for call, there in calls:
+        assert there is not None
+        assert (there.op, there.status) == ("Abacus.evaluate", call.status)
+        assert there.writer is not call.writer
+        assert set(orjson.loads(there.inputs or b"")) == {"expression"}
+        if there.exception is not None:
+            assert there.exception["type"] == "ZeroDivisionError"
+    inner = [call for t in in_workers.trajectories for call in t.calls if call.op == "Abacus.compute"]
+    assert {call.parent_id for call in inner} == {there.id for _, there in calls if there is not None}
+
+
 def test_files_hold_one_attempt_and_no_trouble(scored: Scored) -> None:
     """The reward workers and the trainer record into the run of the rollouts; nothing is lost or joined to nobody."""
     (run,) = find_runs(scored.folder)
@@ -158,7 +189,7 @@ def test_files_hold_one_attempt_and_no_trouble(scored: Scored) -> None:
     )
 
 
-FAULTS = {"REWARD_FAULTS": '{"1": "raise", "2": "slow", "4": "die"}'}
+FAULTS = {"REWARD_FAULTS": '{"1": "raise", "2": "slow", "4": "die"}', "ABACUS_DIES_AT": "6"}
 
 
 @pytest.fixture(params=["v0", "tq"])
@@ -207,3 +238,15 @@ def test_a_reward_worker_that_is_killed(faulty: Scored) -> None:
     assert unfinished
     assert not any(call.orphan for trajectory in killed for call in trajectory.calls)
     assert {call.writer.state for call in unfinished} == {"torn"}
+
+
+def test_a_tool_whose_actor_is_killed(faulty: Scored) -> None:
+    """verl tells the model; in the tree the actor's call has no end, below the tool's call with its error."""
+    killed = [(call, there) for call, there in actor_calls(faulty.of_question(6)) if call.status == "error"]
+    assert killed
+    for call, there in killed:
+        assert call.exception is not None
+        assert call.exception["type"].startswith("Actor")
+        assert there is None or (there.unfinished and there.writer.state == "torn" and not there.orphan)
+    assert any(there is not None for _, there in killed)
+    assert all(t.root is not None and t.root.status == "success" for t in faulty.of_question(6))
