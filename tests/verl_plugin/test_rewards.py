@@ -57,11 +57,13 @@ def worker(verl: Any, reward: Reward | None, *, tq: bool = False, scores: bool =
     """A worker as `verl.experimental.agent_loop.agent_loop` has it; without `scores` as in 0.6, which scores inline."""
 
     class Loop:
-        @verl.rollout_trace_op
+        @verl.rollout_trace_op  # type: ignore[untyped-decorator]
         async def run(self) -> Output:
             return Output(own)
 
     class AgentLoopWorker:
+        _compute_score: Any
+
         def __init__(self) -> None:
             rollout = SimpleNamespace(val_kwargs={"n": 1}, get={"n": 2}.get)
             self.config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=rollout))
@@ -87,7 +89,7 @@ def worker(verl: Any, reward: Reward | None, *, tq: bool = False, scores: bool =
             output.extra_fields["reward_extra_info"] = result["reward_extra_info"]
 
     if scores:
-        AgentLoopWorker._compute_score = _compute_score  # type: ignore[attr-defined]
+        AgentLoopWorker._compute_score = _compute_score
     cls = type("AgentLoopWorkerTQ", (AgentLoopWorker,), {}) if tq else AgentLoopWorker
     module = ModuleType("agent_loop")
     module.AgentLoopWorker = AgentLoopWorker  # type: ignore[attr-defined]

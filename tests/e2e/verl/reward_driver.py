@@ -29,14 +29,21 @@ class TaskRunner:
 
             transfer_queue.init(config.transfer_queue)
         helpers = driver.Helpers(plan)
-        self.scenes = [RewardScene(plan, scene, helpers) for scene in plan["scenes"]]
-        Path(plan["report"]).write_text(json.dumps([scene.play() for scene in self.scenes], default=repr))
+        shared: dict[str, Any] = {}
+        self.scenes = [RewardScene(plan, scene, helpers, shared) for scene in plan["scenes"]]
+        # the scenes take turns, so that what slows the machine down meets all of them
+        for step in range(1, plan["steps"] + 1):
+            for scene in self.scenes:
+                scene.play_step(step)
+        Path(plan["report"]).write_text(json.dumps([scene.report for scene in self.scenes], default=repr))
 
 
 class RewardScene(driver.Scene):
     """One manager whose rollouts are scored by two of verl's reward workers, or by the trainer afterwards."""
 
-    def __init__(self, plan: dict[str, Any], scene: dict[str, Any], helpers: driver.Helpers) -> None:
+    def __init__(
+        self, plan: dict[str, Any], scene: dict[str, Any], helpers: driver.Helpers, shared: dict[str, Any]
+    ) -> None:
         from verl.experimental.reward_loop import RewardLoopManager
         from verl.workers.rollout.llm_server import LLMServerClient
 
@@ -51,30 +58,28 @@ class RewardScene(driver.Scene):
             self.config.reward.reward_manager.source = "importlib"
             self.config.reward.reward_manager.name = "JudgeManager"
             self.config.reward.reward_manager.module.path = str(REWARD_FUNCTION.with_name("reward_manager.py"))
-        self.rewards = RewardLoopManager(self.config)
+        # verl gives its reward workers names that are the job's
+        self.rewards = shared.get("rewards") or RewardLoopManager(self.config)
+        shared["rewards"] = self.rewards
+        self.report: dict[str, Any] = {"experiment": scene["experiment"], "rows": [], "raised": [], "seconds": []}
         self.manager = self._manager_class().create(
             config=self.config,
             llm_client=LLMServerClient(self.config, load_balancer_handle=helpers.balancer),
             reward_loop_worker_handles=None if colocated else self.rewards.reward_loop_workers,
         )
 
-    def play(self) -> dict[str, Any]:
-        """All steps; the rows that verl has in the end, and what was raised."""
-        rows: list[dict[str, Any]] = []
-        raised: list[str] = []
-        seconds = []
-        for step in range(1, self.plan["steps"] + 1):
-            for validate in (False, True) if self.scene.get("validate") else (False,):
-                began = time.monotonic()
-                roll = self._rows_tq if self.scene["worker"] == "tq" else self._rows_v0
-                try:
-                    rows += roll(step, validate)
-                except Exception as error:
-                    raised.append(f"{type(error).__name__}: {str(error)[-300:]}")
-                    # the other rollouts go on in their workers
-                    time.sleep(3)
-                seconds.append(time.monotonic() - began)
-        return {"experiment": self.scene["experiment"], "rows": rows, "raised": raised, "seconds": seconds}
+    def play_step(self, step: int) -> None:
+        """One step: the rows that verl has in the end, or what was raised, and how long it took."""
+        for validate in (False, True) if self.scene.get("validate") else (False,):
+            began = time.monotonic()
+            roll = self._rows_tq if self.scene["worker"] == "tq" else self._rows_v0
+            try:
+                self.report["rows"] += roll(step, validate)
+            except Exception as error:
+                self.report["raised"].append(f"{type(error).__name__}: {str(error)[-300:]}")
+                # the other rollouts go on in their workers
+                time.sleep(3)
+            self.report["seconds"].append(time.monotonic() - began)
 
     def _rows_v0(self, step: int, validate: bool) -> list[dict[str, Any]]:
         batch = parts.prompts(step, self.plan["samples"])
@@ -159,5 +164,5 @@ class RewardScene(driver.Scene):
 
 
 if __name__ == "__main__":
-    driver.TaskRunner = TaskRunner  # type: ignore[misc, assignment]
+    driver.TaskRunner = TaskRunner
     driver.main()
