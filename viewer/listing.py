@@ -113,7 +113,7 @@ def _notes(fact: dict[str, Any]) -> list[str]:
         "unfinished": "calls without an end (their process was killed, or is still at it)",
         "orphans": "calls whose parent is not in the files",
         "unscored": "trajectories whose reward is not known (yet)",
-        "unjoined_scores": "scores of which nothing says whose they are",
+        "unjoined_scores": "scores of trajectories that are not in the files",
         "skipped": "trajectories left out by sampling or VERL_TRACE_STEPS",
         "lost": "records that the disk did not take",
         "duplicates": "records that were there twice and count once",

@@ -188,7 +188,7 @@ def test_files_hold_one_attempt_and_no_trouble(scored: Scored) -> None:
     assert summary.reward_max == pytest.approx(max(rewards), abs=FLOAT32)
 
 
-FAULTS = {"REWARD_FAULTS": '{"1": "raise", "2": "slow", "4": "die"}', "ABACUS_DIES_AT": "6"}
+FAULTS = {"REWARD_FAULTS": '{"1": "raise", "2": "slow", "4": "die"}', "ABACUS_DIES_AT": "7"}
 
 
 @pytest.fixture(params=["v0", "tq"])
@@ -241,11 +241,11 @@ def test_a_reward_worker_that_is_killed(faulty: Scored) -> None:
 
 def test_a_tool_whose_actor_is_killed(faulty: Scored) -> None:
     """verl tells the model; in the tree the actor's call has no end, below the tool's call with its error."""
-    killed = [(call, there) for call, there in actor_calls(faulty.of_question(6)) if call.status == "error"]
+    killed = [(call, there) for call, there in actor_calls(faulty.of_question(7)) if call.status == "error"]
     assert killed
     for call, there in killed:
         assert call.exception is not None
         assert call.exception["type"].startswith("Actor")
         assert there is None or (there.unfinished and there.writer.state == "torn" and not there.orphan)
     assert any(there is not None for _, there in killed)
-    assert all(t.root is not None and t.root.status == "success" for t in faulty.of_question(6))
+    assert all(t.root is not None and t.root.status == "success" for t in faulty.of_question(7))

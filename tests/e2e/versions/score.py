@@ -21,6 +21,8 @@ from transformers import AutoTokenizer
 from verl.experimental.agent_loop import agent_loop
 from verl.utils.rollout_trace import RolloutTraceConfig
 
+# loops that give log-probabilities and loops that give none do not go into one batch
+roll.SCRIPT[:] = [line for line in roll.SCRIPT if not line[0].endswith("_loop")]
 numbers = itertools.count(1)
 
 
