@@ -82,13 +82,14 @@ async def score_v0(worker: Any) -> list[dict[str, Any]]:
 
 def score_in_the_trainer(worker: Any, output: Any) -> list[dict[str, Any]]:
     """verl 0.5: the trainer joins what the agent loops made with its rows and calls its reward function."""
+    from verl import DataProto
     from verl.trainer.ppo.reward import compute_reward, load_reward_manager
 
     config = worker.config
     rows = batch()
     rows.non_tensor_batch.pop("raw_prompt")
-    whole = rows.union(output)
-    whole.meta_info = {"global_steps": 3}
+    columns = {**rows.non_tensor_batch, **output.non_tensor_batch}
+    whole = DataProto(batch=output.batch, non_tensor_batch=columns, meta_info={"global_steps": 3})
     manager = load_reward_manager(config, worker.tokenizer, num_examine=0)
 
     def judge(**_: Any) -> dict[str, Any]:
