@@ -1,13 +1,15 @@
 """Files -> segments -> records -> call trees. Read-only, without locks, bounded in memory by what is open at a time.
 
 `runs` finds the runs of a folder, `writers` says what their processes are; `frames` decompresses, `segments` gives the
-whole lines of one file, `records` parses them; `trees` pairs starts with ends and yields trajectories of `calls`;
-`summary` counts a run; `filters` says which trajectories are meant, by their `facts` and an expression (`where`).
-Damage is a value in the result and never an exception.
+whole lines of one file, `records` parses them; `trees` pairs starts with ends and yields trajectories of `calls`
+in `order`, with their `scores` and the figures of their `groups`; `summary` counts a run; `filters` says which
+trajectories are meant, by their `facts` and an expression (`where`). Damage is a value in the result and never an
+exception.
 """
 
 from .calls import Call, Trajectory
 from .filters import Filters
+from .groups import Group
 from .runs import Run, closed_folders, find_runs
 from .segments import Damage
 from .summary import Summary, summarise
@@ -18,6 +20,7 @@ __all__ = [
     "Call",
     "Damage",
     "Filters",
+    "Group",
     "Run",
     "Segment",
     "Summary",

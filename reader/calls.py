@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..schemas.lines import Line
+from .groups import Group, number
 from .records import text_of
 from .writers import Writer
 
@@ -25,6 +26,8 @@ class Call:
     text: bytes | None = None  # raw JSON of a text record's output
     last_seen_at: str = ""  # last time in the file of its writer, when it never ended
     orphan: bool = False  # its parent is not among the records
+    resolved_parent: str | None = None  # where the record has only half of the parent's id
+    clock_skew: float = 0.0  # seconds by which it began before its parent, by clocks that disagree
 
     def take(self, kind: str, line: Line) -> bool:
         """Add what a `start`, `end` or `text` record says; False when such a one was there already."""
@@ -54,6 +57,8 @@ class Call:
     @property
     def parent_id(self) -> str | None:
         """Id of the calling call; None for a root."""
+        if self.resolved_parent is not None:
+            return self.resolved_parent
         parent = self.head.get("parent_id")
         return parent if isinstance(parent, str) else None
 
@@ -113,10 +118,32 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Trajectory:
-    """All recorded calls of one trace, in the order in which they started."""
+    """All recorded calls of one trace, in the order in which they started, and what was told of it as a whole.
+
+    `scores`: the latest value of each name (`reward`, `reward_extra_info`, `num_turns`, `tool_rewards`, `turn_scores`,
+    and those of `record_score`). `group`: figures of its GRPO group, None while that is not whole.
+    """
 
     trace_id: str
     calls: list[Call] = field(default_factory=list)
+    scores: dict[str, Any] = field(default_factory=dict)
+    score_status: str | None = None  # of all its records: scored, failed, partial; None: there are none
+    group: Group | None = None
+
+    @property
+    def reward(self) -> float | None:
+        """The reward; None where it is not known."""
+        return number(self.scores.get("reward"))
+
+    @property
+    def scored(self) -> bool:
+        """Whether nothing more of its reward is to come: it is known, or computing it failed."""
+        return self.score_status in ("scored", "failed")
+
+    @property
+    def awaits_score(self) -> bool:
+        """Whether a reward was announced that is not there yet."""
+        return self.score_status == "partial"
 
     @property
     def root(self) -> Call | None:

@@ -136,6 +136,14 @@ _REQUIRED: dict[str, dict[str, _Test]] = {
     },
     "text": _HEAD,
     "skip": {**_HEAD, "started_at": is_time, "reason": _is_text},
+    "score": {
+        "bytes": _is_length,
+        "id": _is_id,
+        "trace_id": _is_id_or_null,
+        "source": _is_text,
+        "status": _is_text,
+        "recorded_at": is_time,
+    },
     "lost": {"since": is_time, "until": is_time, "counts": _is_object, "records": _is_count},
     "close": {"closed_at": is_time, "reason": _is_text, "records": _is_count, "counters": _is_object},
 }

@@ -10,12 +10,15 @@ import orjson
 from ..schemas.lines import PAYLOAD_KEYS, SCHEMA_VERSION, Line, parse_line
 from .segments import Damage, SegmentLines
 
-__all__ = ["CALL_KINDS", "is_exit", "parse_record", "read_records", "text_of", "trace_id_of"]
+__all__ = ["CALL_KINDS", "is_exit", "parse_record", "read_records", "score_of", "text_of", "trace_id_of"]
 
 CALL_KINDS = frozenset({"start", "end", "text"})
+# Kinds of which a trajectory is made.
+_TRACE_KINDS = CALL_KINDS | {"score"}
 
 _BEGIN = b'{"kind":"'
 _BYTES = re.compile(rb'","bytes":(\d{1,18}),')
+_SCORE = b'{"kind":"score",'
 _PAYLOAD_MARKS = {kind: f',"{PAYLOAD_KEYS[kind]}":'.encode() for kind in CALL_KINDS}
 _TRACE_ID = b'","trace_id":"'
 # The ids stand behind a few short fields; a line in which they do not is parsed.
@@ -43,7 +46,7 @@ def is_exit(record: Line) -> bool:
 
 
 def trace_id_of(line: bytes) -> str:
-    """The trace a line belongs to, "" for lines that are not of a call. Parses only lines that look odd."""
+    """The trace a line belongs to, "" for lines of none. Parses only scores and lines that look odd."""
     if line.startswith(_BEGIN):
         kind = line[len(_BEGIN) : line.find(b'"', len(_BEGIN), 25)].decode("ascii", "replace")
         if kind in CALL_KINDS:
@@ -54,9 +57,14 @@ def trace_id_of(line: bytes) -> str:
         elif kind in ("skip", "lost", "stall", "header", "close"):
             return ""
     record = parse_record(line) or _behind_garbage(line)[0]
-    if record is None or record.kind not in CALL_KINDS:
+    if record is None or record.kind not in _TRACE_KINDS:
         return ""
     return text_of(record.head.get("trace_id"))
+
+
+def score_of(line: bytes) -> Line | None:
+    """The score that a line holds, None for lines of another kind."""
+    return parse_record(line) if line.startswith(_SCORE) else None
 
 
 def _ends_as_told(line: bytes, kind: str) -> bool:

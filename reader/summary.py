@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,10 +32,23 @@ class Summary:
     per_attempt: Counter[str] = field(default_factory=Counter)
     damages: list[Damage] = field(default_factory=list)
     unknown_kinds: dict[str, int] = field(default_factory=dict)
+    # trajectories whose reward is a finite number, and those rewards
+    rewarded: int = 0
+    reward_sum: float = 0.0
+    reward_min: float | None = None
+    reward_max: float | None = None
+    unscored: int = 0
+    unjoined_scores: int = 0
+
+    @property
+    def reward_mean(self) -> float | None:
+        """Mean reward of the trajectories that have one; None where none has."""
+        return self.reward_sum / self.rewarded if self.rewarded else None
 
     def add(self, trajectory: Trajectory) -> None:
         """Count one trajectory."""
         self.trajectories += 1
+        self._add_reward(trajectory)
         for call in trajectory.calls:
             self.calls += 1
             self.errors += call.status == "error"
@@ -49,6 +63,16 @@ class Summary:
             if isinstance(step, (int, float, str)):
                 self.steps.add(step)
 
+    def _add_reward(self, trajectory: Trajectory) -> None:
+        reward = trajectory.reward
+        if reward is not None and math.isfinite(reward):
+            self.rewarded += 1
+            self.reward_sum += reward
+            self.reward_min = reward if self.reward_min is None else min(self.reward_min, reward)
+            self.reward_max = reward if self.reward_max is None else max(self.reward_max, reward)
+        elif trajectory.score_status is not None:
+            self.unscored += 1
+
 
 def summarise(run: Run) -> Summary:
     """Read a whole run once and count."""
@@ -60,4 +84,5 @@ def summarise(run: Run) -> Summary:
     summary.duplicates = reading.duplicates
     summary.damages = reading.damages
     summary.unknown_kinds = reading.unknown_kinds
+    summary.unjoined_scores = reading.unjoined_scores
     return summary

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 
 from ..schemas.lines import Line
 from .calls import Call, Trajectory
-from .records import CALL_KINDS, is_exit, read_records, text_of, trace_id_of
+from .order import arrange
+from .records import CALL_KINDS, is_exit, read_records, score_of, text_of, trace_id_of
 from .runs import Run
+from .scores import Scores, merge
 from .segments import Damage
 from .writers import Segment, Writer
 
@@ -34,6 +36,7 @@ class Reading:
     duplicates: int = 0
     skipped: int = 0
     lost_records: int = 0
+    unjoined_scores: int = 0  # of which nothing says whose they are, or whose calls are not there
 
 
 def iter_trajectories(run: Run, reading: Reading | None = None, *, payloads: bool = True) -> Iterator[Trajectory]:
@@ -54,24 +57,29 @@ class _Builder:
         self._sizes: dict[Segment, int] = {}
         # traces whose records were all read, with calls that never end; the order is what counts
         self._unended: dict[str, None] = {}
+        self._scores = Scores()
         self._last_seen = ""
 
     def run(self, run: Run) -> Iterator[Trajectory]:
         for writer in run.writers:
             for segment in writer.segments:
-                self._count(segment)
+                self._count(segment, writer)
+        self._reading.unjoined_scores += self._scores.settle()
         for writer in run.writers:
             yield from self._writer(writer)
         for trace_id in list(self._open):
-            yield self._take(trace_id)
+            yield from self._take(trace_id)
 
-    def _count(self, segment: Segment) -> None:
+    def _count(self, segment: Segment, writer: Writer) -> None:
         lines = segment.lines()
         try:
             for _, line in lines:
                 trace_id = trace_id_of(line)
                 if trace_id:
                     self._ahead[trace_id] += 1
+                score = score_of(line)
+                if score is not None:
+                    self._scores.add(writer.attempt, score)
         except OSError:
             # the second pass meets and reports it
             return
@@ -85,12 +93,12 @@ class _Builder:
             for record in self._records(writer, segment):
                 done = self._record(record, writer)
                 if done is not None:
-                    yield self._take(done)
+                    yield from self._take(done)
         writer.closed = record is not None and is_exit(record)
         for state in self._open.values():
             state.leave(writer, self._last_seen)
         for trace_id in self._unended:
-            yield self._take(trace_id)
+            yield from self._take(trace_id)
         self._unended.clear()
 
     def _records(self, writer: Writer, segment: Segment) -> Iterator[Line]:
@@ -104,6 +112,8 @@ class _Builder:
         kind = line.kind
         if kind in CALL_KINDS:
             return self._call_record(kind, line, writer)
+        if kind == "score":
+            return self._score_record(line)
         if kind == "skip":
             self._reading.skipped += 1
         elif kind == "lost":
@@ -123,13 +133,33 @@ class _Builder:
             self._unknown(f"{kind} without ids")
             return None
         self._last_seen = max(self._last_seen, text_of(head.get("ended_at")), text_of(head.get("started_at")))
-        state = self._open.get(trace_id)
-        if state is None:
-            state = self._open[trace_id] = _Open()
+        state = self._state(trace_id)
         if not call_id:
             self._unknown(f"{kind} without ids")
         elif not state.take(kind, call_id, line if self._payloads else Line(line.head, b""), writer):
             self._reading.duplicates += 1
+        return self._counted(trace_id, state)
+
+    def _score_record(self, line: Line) -> str | None:
+        trace_id = text_of(line.head.get("trace_id"))
+        if not trace_id:
+            # joined already, by the first pass
+            return None
+        state = self._state(trace_id)
+        if any(line.head == known.head for known in state.scores):
+            self._reading.duplicates += 1
+        else:
+            state.scores.append(line)
+        return self._counted(trace_id, state)
+
+    def _state(self, trace_id: str) -> _Open:
+        state = self._open.get(trace_id)
+        if state is None:
+            state = self._open[trace_id] = _Open()
+        return state
+
+    def _counted(self, trace_id: str, state: _Open) -> str | None:
+        """One more record of a trace was read; its id when it was the last."""
         self._ahead[trace_id] -= 1
         if self._ahead[trace_id] > 0:
             return None
@@ -141,21 +171,27 @@ class _Builder:
         self._unended[trace_id] = None
         return None
 
-    def _take(self, trace_id: str) -> Trajectory:
+    def _take(self, trace_id: str) -> Iterator[Trajectory]:
         state = self._open.pop(trace_id)
-        calls = sorted(state.calls.values(), key=lambda call: (call.started_at, call.id))
-        for call in calls:
-            call.orphan = call.parent_id is not None and call.parent_id not in state.calls
-        return Trajectory(trace_id, calls)
+        if not state.calls:
+            self._reading.unjoined_scores += len(state.scores)
+            return
+        trajectory = Trajectory(trace_id, arrange(state.calls))
+        lines = state.scores + self._scores.joined(trace_id)
+        if lines:
+            trajectory.scores, trajectory.score_status = merge(lines)
+            trajectory.group = self._scores.group(trace_id, trajectory.reward)
+        yield trajectory
 
 
 class _Open:
     """A trajectory that is still being read."""
 
-    __slots__ = ("calls", "waiting")
+    __slots__ = ("calls", "scores", "waiting")
 
     def __init__(self) -> None:
         self.calls: dict[str, Call] = {}
+        self.scores: list[Line] = []
         # calls that have not ended or whose text has not come
         self.waiting: set[str] = set()
 

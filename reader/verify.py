@@ -178,7 +178,7 @@ class _Verification:
             elif kind == "lost":
                 report.explained.add(writer)
                 report.lost_records += found.record.head["records"]
-            elif kind not in ("header", "close", "skip", "stall"):
+            elif kind not in ("header", "close", "skip", "score", "stall"):
                 report.unknown_kinds[kind] += 1
         report.files.append(scan.report)
         return scan.report

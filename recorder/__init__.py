@@ -7,26 +7,32 @@ Invariants
 4. Threads and files belong to one pid; a forked child gets its own.
 
 A call's way: `rollout_trace` (decorator) -> `spans` (records) with `arguments`, `context`, `ids`, `token2text` and the
-values of `schemas` -> `appender` (append). Beside it: `writer` and `segment` (files), `background` and `sealer`
-(threads), `sealing`, `leftovers` (of dead processes), `limits`, `backlog` (stalled disk), `session` (start, stop),
-`identity` (header).
+values of `schemas` -> `appender` (append). What is known beside the calls: `score`; in other processes: `propagation`.
+Beside it: `writer` and `segment` (files), `background` and `sealer` (threads), `sealing`, `leftovers` (of dead
+processes), `limits`, `backlog` (stalled disk), `session` (start, stop), `identity` (header).
 """
 
 from .context import with_context
 from .decorator import is_traced
 from .leftovers import RawSegment, seal_dead
+from .propagation import TraceContext, current_context, use_context
 from .rollout_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
+from .score import record_score
 from .settings import Settings, disabled, read_settings
 
 __all__ = [
     "RawSegment",
     "RolloutTraceConfig",
     "Settings",
+    "TraceContext",
+    "current_context",
     "disabled",
     "is_traced",
     "read_settings",
+    "record_score",
     "rollout_trace_attr",
     "rollout_trace_op",
     "seal_dead",
+    "use_context",
     "with_context",
 ]

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 __all__ = [
     "Inside",
+    "Place",
     "TraceAttributes",
     "Where",
     "current_attributes",
     "current_span",
+    "expected_place",
     "extra_attributes",
     "tracing",
     "with_context",
@@ -33,12 +35,29 @@ class Where(NamedTuple):
     trace_id: str
 
 
+class Place:
+    """One `rollout_trace_attr` block: its attributes, the root call begun last in it, and the scores told of it.
+
+    It outlives both the root call and the block, for what is known of a trajectory only afterwards. `settled`: an
+    integration has told all that it will tell.
+    """
+
+    __slots__ = ("attributes", "root", "scores", "settled")
+
+    def __init__(self, root: Where | None = None) -> None:
+        self.attributes: TraceAttributes | None = None
+        self.root = root
+        self.scores: dict[str, Any] = {}
+        self.settled = False
+
+
 class TraceAttributes(NamedTuple):
     """A trajectory's attributes, encoded once: `head` begins every record, `json` is the `attributes` object."""
 
     head: bytes
     json: bytes
     values: dict[str, Any]
+    place: Place | None = None
 
 
 current_span: ContextVar[Where | None] = ContextVar("verl_trace_span", default=None)
@@ -47,6 +66,8 @@ current_attributes: ContextVar[TraceAttributes | None] = ContextVar("verl_trace_
 tracing: ContextVar[bool] = ContextVar("verl_trace_tracing", default=True)
 # What an integration knows of the trajectory that is about to begin (verl's uid), for the next rollout_trace_attr.
 extra_attributes: ContextVar[dict[str, Any] | None] = ContextVar("verl_trace_extra_attributes", default=None)
+# Where an integration wants to find the place of that trajectory afterwards.
+expected_place: ContextVar[Place | None] = ContextVar("verl_trace_expected_place", default=None)
 
 
 class Inside:

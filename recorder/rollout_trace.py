@@ -7,15 +7,16 @@ Code written for verl's helpers works when only the import changes. Here `init` 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from contextvars import ContextVar, Token
 from typing import Any
 
 from . import session as sessions
-from .context import TraceAttributes, current_attributes, extra_attributes, tracing
+from .context import Place, TraceAttributes, current_attributes, current_span, expected_place, extra_attributes, tracing
 from .counters import warn_once
 from .decorator import rollout_trace_op
-from .spans import encode_attributes, record_skip
+from .spans import Op, Span, begin, encode_attributes, record_skip
 
 __all__ = ["RolloutTraceConfig", "rollout_trace_attr", "rollout_trace_op"]
 
@@ -143,13 +144,45 @@ def rollout_trace_attr(
             yield
         return
     encoded: TraceAttributes | None
+    place = expected_place.get()
+    if place is None or place.attributes is not None:
+        # nobody waits for this block, or for the one around it
+        place = Place()
     try:
-        encoded = encode_attributes(values, session.experiment_name)
+        encoded = place.attributes = encode_attributes(values, session.experiment_name, place)
     except Exception as error:  # noqa: BLE001
         warn_once("attributes", f"attributes of a trajectory could not be encoded: {type(error).__name__}: {error}")
         encoded = current_attributes.get()
     with _set(current_attributes, encoded):
+        if session.settings.tree == "trajectory" and current_span.get() is None:
+            with _root(name, place):
+                yield
+        else:
+            yield
+
+
+def _trajectory() -> None:
+    """What stands for the block where it is a call of its own."""
+
+
+@functools.lru_cache(maxsize=16)
+def _root_op(name: str) -> Op:
+    return Op(_trajectory, name, skip=0)
+
+
+@contextlib.contextmanager
+def _root(name: str, place: Place) -> Iterator[None]:
+    """A root call around the whole block (VERL_TRACE_TREE=trajectory); its output is the scores told of it."""
+    span: Span | None = begin(_root_op(name), (), {})
+    if span is None:
         yield
+        return
+    try:
+        yield
+    except BaseException as error:
+        span.fail(error)
+        raise
+    span.finish(dict(place.scores) or None)
 
 
 @contextlib.contextmanager

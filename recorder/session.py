@@ -6,6 +6,8 @@ import atexit
 import os
 import sys
 import threading
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ..schemas.files import ATTEMPT_PREFIX, run_folder_name
@@ -23,12 +25,14 @@ __all__ = ["Session", "current", "start", "stop"]
 class Session:
     """Everything one recording owns. Created by `start`, ended by `stop` or at exit."""
 
-    def __init__(self, about: dict[str, Any], settings: Settings) -> None:
+    def __init__(self, about: dict[str, Any], settings: Settings, attempt: str | None = None) -> None:
         self.about = about
         self.settings = settings
         self.counters = Counters()
-        self.identity = Identity()
+        self.identity = Identity(attempt)
         self.experiment_name: str = about["experiment_name"]
+        # what other processes need to join, put together when first asked for
+        self.remembered: dict[str, Any] | None = None
         self.token2text: bool = about["token2text"]
         self.folder = settings.folder / run_folder_name(self.experiment_name)
         self.writer = SegmentWriter(self.folder, self.identity, about, settings, self.counters)
@@ -100,8 +104,13 @@ def start(
     *,
     token2text: bool = False,
     max_samples_per_step_per_worker: int | None = None,
+    folder: str | None = None,
+    attempt: str | None = None,
 ) -> Session | None:
-    """Begin recording; returns the running one when there is one. Never raises; None when disabled or impossible."""
+    """Begin recording; returns the running one when there is one. Never raises; None when disabled or impossible.
+
+    `folder` counts where VERL_TRACE_DIR is not set; `attempt` is that of the process that this one works for.
+    """
     global _session
     if _session is not None or disabled():
         return _session
@@ -114,9 +123,11 @@ def start(
             "max_samples_per_step_per_worker": max_samples_per_step_per_worker,
         }
         settings = read_settings()
+        if folder is not None and not os.environ.get("VERL_TRACE_DIR"):
+            settings = replace(settings, folder=Path(folder))
         for problem in settings.problems:
             warn_once(f"setting-{problem}", problem)
-        session = Session(about, settings)
+        session = Session(about, settings, attempt)
         session.open()
         with _change:
             if _session is None:

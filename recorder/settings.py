@@ -51,6 +51,7 @@ class Settings:
     max_bytes: int = 0  # VERL_TRACE_MAX_BYTES, bytes of the run's folder at which recording pauses; 0 = no limit
     steps: StepRange | None = None  # VERL_TRACE_STEPS
     drop_fields: frozenset[str] = frozenset()  # VERL_TRACE_DROP_FIELDS
+    tree: str = "run"  # VERL_TRACE_TREE: "run" as live tracing has it, or "trajectory", a root around run and scoring
     yield_bytes: int = DEFAULT_YIELD_BYTES  # VERL_TRACE_YIELD_BYTES, what one generator's items may take; 0 = no limit
     problems: tuple[str, ...] = ()  # variables that could not be read, for one warning
 
@@ -90,6 +91,7 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         min_free=int(number("VERL_TRACE_MIN_FREE", DEFAULT_MIN_FREE)),
         max_bytes=int(number("VERL_TRACE_MAX_BYTES", 0)),
         steps=_steps(environ.get("VERL_TRACE_STEPS", ""), problems),
+        tree=_tree(environ.get("VERL_TRACE_TREE", ""), problems),
         drop_fields=frozenset(f.strip() for f in environ.get("VERL_TRACE_DROP_FIELDS", "").split(",") if f.strip()),
         yield_bytes=int(number("VERL_TRACE_YIELD_BYTES", DEFAULT_YIELD_BYTES)),
         problems=tuple(problems),
@@ -102,6 +104,14 @@ def _size(text: str) -> float:
     if bare and bare[-1] in units:
         return float(bare[:-1]) * units[bare[-1]]
     return float(text)
+
+
+def _tree(text: str, problems: list[str]) -> str:
+    text = text.strip().lower() or "run"
+    if text not in ("run", "trajectory"):
+        problems.append(f"VERL_TRACE_TREE={text!r} is neither run nor trajectory; using run")
+        return "run"
+    return text
 
 
 def _steps(text: str, problems: list[str]) -> StepRange | None:

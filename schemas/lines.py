@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 import orjson
 
-__all__ = ["PAYLOAD_KEYS", "SCHEMA_VERSION", "Line", "parse_line"]
+__all__ = ["PARTIAL_PARENT", "PAYLOAD_KEYS", "SCHEMA_VERSION", "Line", "parse_line"]
 
 SCHEMA_VERSION = 1
+# First half of the `parent_id` of a call whose process knew only W3C's 64 bits of its parent: the id's second half.
+PARTIAL_PARENT = "00000000-0000-7000-"
 
 # Kind of record -> the last key of its line.
-PAYLOAD_KEYS = {"start": "inputs", "end": "output", "text": "output", "skip": "attributes"}
+PAYLOAD_KEYS = {"start": "inputs", "end": "output", "text": "output", "skip": "attributes", "score": "scores"}
 
 
 class Line(NamedTuple):

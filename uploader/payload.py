@@ -2,9 +2,11 @@
 
 What is added to the recorded data
 - `summary.status_counts`, which Weave's own client computes: successes and errors of a call and all below it.
+- `attributes.reward` and its kin on the root (`scores`).
 - `attributes.verl_trace`: attempt, host, pid and version of the recording process, and marks:
   `orphan` (the parent was not recorded), `interrupted` (the process ended first), `inputs_lost` (no start on disk),
-  `text_lost` (the process ended before it had decoded the text).
+  `text_lost` (the process ended before it had decoded the text), `clock_skew` (seconds by which the call seems to have
+  begun before its parent: the clocks of two hosts disagree).
 - `TEXT_MARK` in front of strings that Weave would take for references of its own. A made-up reference makes the server
   refuse a whole batch, and a well-formed one would be shown as something else than the text that was recorded.
 """
@@ -17,6 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
+
+from .scores import score_attributes
 
 if TYPE_CHECKING:
     from ..reader import Call, Trajectory
@@ -79,7 +83,11 @@ def encode_trajectory(trajectory: Trajectory, project_id: str, op_ref: Callable[
     `op_ref` gives, for a recorded op name, the reference of the published op (or a plain name).
     """
     counts = status_counts(trajectory.calls)
-    return [_encode(call, project_id, op_ref(call.op), counts[call.id]) for call in trajectory.calls]
+    root = trajectory.root
+    added = {} if root is None else {root.id: score_attributes(trajectory, root.attributes)}
+    return [
+        _encode(call, project_id, op_ref(call.op), counts[call.id], added.get(call.id, {})) for call in trajectory.calls
+    ]
 
 
 def status_counts(calls: Sequence[Call]) -> dict[str, dict[str, int]]:
@@ -98,7 +106,7 @@ def status_counts(calls: Sequence[Call]) -> dict[str, dict[str, int]]:
     return counts
 
 
-def _encode(call: Call, project_id: str, op_ref: str, counts: dict[str, int]) -> Encoded:
+def _encode(call: Call, project_id: str, op_ref: str, counts: dict[str, int], added: dict[str, Any]) -> Encoded:
     head = {
         "project_id": project_id,
         "id": call.id,
@@ -107,7 +115,9 @@ def _encode(call: Call, project_id: str, op_ref: str, counts: dict[str, int]) ->
         "op_name": op_ref,
         "started_at": _started_at(call),
     }
-    attributes, in_attributes = protect_references(orjson.dumps({**call.attributes, "verl_trace": _origin(call)}))
+    attributes, in_attributes = protect_references(
+        orjson.dumps({**call.attributes, **added, "verl_trace": _origin(call)})
+    )
     inputs, in_inputs = protect_references(_as_object(call.inputs))
     output, in_output = protect_references(call.output() or b"null")
     end: dict[str, Any] = {
@@ -168,6 +178,8 @@ def _origin(call: Call) -> dict[str, Any]:
     }
     marks = {"orphan": call.orphan, "interrupted": call.unfinished, "inputs_lost": call.inputs is None}
     marks["text_lost"] = call.awaits_text
+    if call.clock_skew:
+        origin["clock_skew"] = call.clock_skew
     return origin | {name: True for name, is_so in marks.items() if is_so}
 
 

@@ -21,6 +21,7 @@ from .. import recorder
 from ..recorder.counters import warn_once
 from .rollout_trace import recording
 from .standin import is_traced, record_only
+from .tool_actors import in_tool
 
 __all__ = ["VARIABLE", "switched_on", "watch_agent_loops", "watch_function_tools", "watch_tool_calls", "watch_tools"]
 
@@ -130,8 +131,11 @@ def watch_tool_calls(module: ModuleType) -> None:
 
     @functools.wraps(original)
     async def call_tool(self: Any, tool_call: Any, *args: Any, **kwargs: Any) -> Any:
-        if not recording() or not _refused(self, tool_call, args, kwargs):
+        if not recording():
             return await original(self, tool_call, *args, **kwargs)
+        if not _refused(self, tool_call, args, kwargs):
+            with in_tool():
+                return await original(self, tool_call, *args, **kwargs)
         pending = kind(lambda: original(self, tool_call, *args, **kwargs))
         return await pending.call(tool_call.name, tool_call.arguments)
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from ..recorder.counters import warn_once
 from ..recorder.settings import disabled
-from . import agent_loop, extra, import_hook, ops, ray_env, rollout_trace, wandb_run
+from . import agent_loop, carry, extra, import_hook, ops, ray_env, rollout_trace, tool_actors, trainer_scores, wandb_run
 
 __all__ = ["install", "installed"]
 
@@ -16,6 +16,19 @@ _TRACE = "verl.utils.rollout_trace"
 _AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
 _CONSTANTS = "verl.trainer.constants_ppo"
 _TRACKING = "verl.utils.tracking"
+_REWARD_LOOP = "verl.experimental.reward_loop.reward_loop"
+_SCORES = {
+    _REWARD_LOOP: trainer_scores.watch_reward_loop,
+    "verl.trainer.ppo.v1.trainer_base": trainer_scores.watch_default_trainer,
+    "verl.trainer.ppo.reward": trainer_scores.watch_reward_functions,
+}
+_ELSEWHERE = {
+    "verl.protocol": carry.watch_data,
+    _REWARD_LOOP: carry.watch_reward_worker,
+    "verl.experimental.reward.reward_manager": carry.watch_reward_worker_actor,
+    "ray.actor": tool_actors.watch_actor_handles,
+    "ray._private.function_manager": tool_actors.watch_actor_classes,
+}
 _EXTRA = {
     "verl.tools.base_tool": extra.watch_tools,
     "verl.tools.function_tool": extra.watch_function_tools,
@@ -46,8 +59,10 @@ def install() -> None:
     import_hook.after_import(_AGENT_LOOP, ray_env.replace_manager)
     import_hook.after_import(_CONSTANTS, ray_env.replace)
     import_hook.after_import(_TRACKING, wandb_run.replace)
+    for module, watch in _SCORES.items():
+        import_hook.after_import(module, watch)
     if extra.switched_on():
-        for module, watch in _EXTRA.items():
+        for module, watch in [*_EXTRA.items(), *_ELSEWHERE.items()]:
             import_hook.after_import(module, watch)
     ops.watch()
 

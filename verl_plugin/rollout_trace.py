@@ -9,32 +9,56 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from .. import recorder
 from ..recorder import session as sessions
+from ..recorder.context import current_span
 from ..recorder.counters import warn_once
+from ..recorder.session import Session
 from .folder import pin_folder
 from .offline import decide
 
-__all__ = ["chosen", "recording", "replace"]
+__all__ = ["adopt", "chosen", "recording", "replace", "visit"]
 
 # Not on the class or the module of verl: both must stay what they are.
 _chosen = False
+# In a process where verl traces nothing: calls of trajectories of other processes are recorded all the same.
+_visited = False
 _verl_op: Callable[[Any], Any] | None = None
 _backends = frozenset({"jsonl", "weave"})
 
 
 def chosen() -> bool:
-    """Whether verl's configuration was initialised for the recorder."""
-    return _chosen
+    """Whether verl's configuration was initialised for the recorder, or this call belongs to a trajectory elsewhere."""
+    return _chosen or (_visited and current_span.get() is not None)
 
 
 def recording() -> bool:
     """Whether verl was initialised for the recorder and a recording runs."""
     return _chosen and sessions.current() is not None
+
+
+def visit() -> None:
+    """From now on record calls that belong to a trajectory of another process, unless verl traces here by itself."""
+    global _visited
+    module = sys.modules.get("verl.utils.rollout_trace")
+    _visited = module is None or module.RolloutTraceConfig.get_instance().backend is None
+
+
+def adopt(project_name: str, experiment_name: str, backend: object) -> Session | None:
+    """A recording for what this process knows of other processes' trajectories; None where that is not ours to do.
+
+    verl's configuration here stays as it is, and no call of this process is recorded for it.
+    """
+    session = sessions.current()
+    if session is None and _is_ours(backend):
+        pin_folder()
+        session = sessions.start(project_name, experiment_name, str(backend))
+    return session
 
 
 def replace(module: ModuleType, backends: frozenset[str] = _backends) -> None:

@@ -10,7 +10,7 @@ from .text import cell_width, human_bytes, plain_table, visible
 
 __all__ = ["listing", "run_facts"]
 
-_HEAD = ("run", "project", "state", "att", "steps", "traj", "calls", "err", "size")
+_HEAD = ("run", "project", "state", "att", "steps", "traj", "calls", "err", "reward", "size")
 _NAMES = 2
 # A torn end per killed worker is ordinary; more than this of a run says nothing new.
 _DAMAGES_TOLD = 5
@@ -32,6 +32,14 @@ def run_facts(run: Run, summary: Summary) -> dict[str, Any]:
         "errors": summary.errors,
         "unfinished": summary.unfinished,
         "orphans": summary.orphans,
+        "reward": {
+            "trajectories": summary.rewarded,
+            "mean": summary.reward_mean,
+            "min": summary.reward_min,
+            "max": summary.reward_max,
+        },
+        "unscored": summary.unscored,
+        "unjoined_scores": summary.unjoined_scores,
         "skipped": summary.skipped,
         "lost": summary.lost,
         "duplicates": summary.duplicates,
@@ -77,6 +85,7 @@ def _row(fact: dict[str, Any]) -> tuple[str, ...]:
         str(fact["trajectories"]),
         str(fact["calls"]),
         str(fact["errors"]),
+        _reward(fact["reward"]),
         human_bytes(fact["bytes"]),
     )
 
@@ -87,6 +96,14 @@ def _steps(steps: list[Any]) -> str:
     return visible(steps[0]) if len(steps) == 1 else f"{visible(steps[0])}..{visible(steps[-1])}"
 
 
+def _reward(found: dict[str, Any]) -> str:
+    """Mean, and in which range."""
+    if not found["trajectories"]:
+        return "-"
+    mean, low, high = (f"{found[key]:.4g}" for key in ("mean", "min", "max"))
+    return f"{mean} [{low}..{high}]"
+
+
 def _notes(fact: dict[str, Any]) -> list[str]:
     name = visible(fact["experiment_name"])
     notes = []
@@ -95,6 +112,8 @@ def _notes(fact: dict[str, Any]) -> list[str]:
     counts = {
         "unfinished": "calls without an end (their process was killed, or is still at it)",
         "orphans": "calls whose parent is not in the files",
+        "unscored": "trajectories whose reward is not known (yet)",
+        "unjoined_scores": "scores of trajectories that are not in the files",
         "skipped": "trajectories left out by sampling or VERL_TRACE_STEPS",
         "lost": "records that the disk did not take",
         "duplicates": "records that were there twice and count once",

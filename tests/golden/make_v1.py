@@ -32,6 +32,7 @@ ERROR = {
 }
 # Text that looks like the format itself, and every character that JSON has to escape.
 HOSTILE = '","bytes":3,"inputs":{"kind":"end"}\n\u0000\u001b[31m \U0001f600 \\'
+REWARDED = {"reward": 0.25, "reward_extra_info": {"acc": True, "a.b": HOSTILE}, "num_turns": 3, "tool_rewards": [0.5]}
 
 
 def uid(number: int) -> str:
@@ -96,6 +97,18 @@ class Call:
         return payload_line("text", self.head, "output", texts)
 
 
+def score(trace: int | None, millis: int, number: int, scores: Record, **fields: Any) -> bytes:
+    """A score record; what is not given is null."""
+    head = {
+        "step": 3, "sample_index": 7, "rollout_n": 0, "validate": False, "experiment_name": EXPERIMENT,
+        "source": "agent_loop", "status": "scored", "id": uid(number),
+        "trace_id": None if trace is None else uid(trace),
+        "uid": None, "session": None, "row": None, "response": None, "group_size": None, "recorded_at": at(millis),
+        "exception": None,
+    }  # fmt: skip
+    return payload_line("score", {**head, **fields}, "scores", scores)
+
+
 def header(writer: str, segment: int, host: str) -> bytes:
     """First line of a segment."""
     return line(
@@ -137,7 +150,8 @@ def make(target: Path) -> None:
         tool.end(260, None, exception=ERROR),
         generate.text("2 + 2 = ?", "4"),
         root.end(900, {"reward": 0.5}),
-        close(901, "rotated", 8, 8),
+        score(1, 905, 30, REWARDED, uid="g-7", session=0, group_size=1),
+        close(906, "rotated", 9, 9),
     ]
     second = [
         header(WRITER_A, 1, "node3"),
@@ -146,7 +160,11 @@ def make(target: Path) -> None:
         payload_line("skip", {**Call(5, "agent_loop", 1700, parent=None, trace=5).head, "started_at": at(1700),
                               "reason": "sampling"}, "attributes", ATTRIBUTES),
         bare.end(1800, ["a list"])[:-2] + b',"added_later":1}\n',
-        close(1801, "exit", 4, 12),
+        score(4, 1800, 31, {"reward": None, "num_turns": 2}, uid="g-8", session=1, group_size=2, status="partial",
+              sample_index=8, rollout_n=None),
+        score(None, 1850, 32, {"reward": -1.5}, source="trainer", uid="g-8", session=1, sample_index=None,
+              rollout_n=None),
+        close(1801, "exit", 6, 14),
     ]  # fmt: skip
     third = [header(WRITER_B, 0, "node4"), killed.start({"n": 1}), child.start({"n": 2}), orphan.start({"n": 3})]
     third.append(orphan.end(1200, {"text": "42"}))
@@ -170,8 +188,14 @@ def make(target: Path) -> None:
         "duplicates": 0, "unknown_kinds": {"note": 1}, "first": at(100), "last": at(1800),
     }  # fmt: skip
     damages = [[f"{WRITER_B}.00000.jsonl", len(b"".join(third)), len(torn), "torn"]]
+    scores = {
+        uid(1): [REWARDED, "scored", [1, 0.25, 0.0, 0.25, 1]],
+        uid(4): [{"reward": -1.5, "num_turns": 2}, "scored", None],
+        uid(16): [{}, None, None],
+        uid(18): [{}, None, None],
+    }
     trajectories = {uid(number): [call.expected for call in calls] for number, calls in trees.items()}
-    expected = {"facts": facts, "damages": damages, "trajectories": trajectories}
+    expected = {"facts": facts, "damages": damages, "trajectories": trajectories, "scores": scores}
     (target / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 
 

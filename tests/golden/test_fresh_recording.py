@@ -17,7 +17,7 @@ from verl_trace.schemas.lines import PAYLOAD_KEYS
 
 PROGRAM = """
 import asyncio, os, threading
-from verl_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
+from verl_trace import RolloutTraceConfig, record_score, rollout_trace_attr, rollout_trace_op
 
 class Tokenizer:
     def decode(self, ids, **options): return " ".join(map(str, ids))
@@ -44,6 +44,8 @@ agent = Agent()
 for sample, trace in ((0, True), ("one", True), (2, False)):
     with rollout_trace_attr(step=1, sample_index=sample, rollout_n=0, trace=trace):
         asyncio.run(agent.run([1, 2]))
+        record_score("reward", float("nan"))
+        record_score("who", print)
 asyncio.run(agent.run([3]))
 RolloutTraceConfig.reset()
 RolloutTraceConfig.init("me/proj", "exp/1", "jsonl")
@@ -74,5 +76,5 @@ def test_every_line_of_a_fresh_recording_is_valid(tmp_path: Path) -> None:
             assert list(record)[-1] == PAYLOAD_KEYS[kind]
             assert json.loads(payload) == record[PAYLOAD_KEYS[kind]]
 
-    assert kinds == {"header", "start", "end", "text", "skip", "close"}
+    assert kinds == {"header", "start", "end", "text", "skip", "score", "close"}
     assert len(lines) == len(set(lines)) > 30

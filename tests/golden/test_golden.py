@@ -22,7 +22,7 @@ from verl_trace.viewer.listing import run_facts
 
 HERE = Path(__file__).parent
 V1 = HERE / "v1"
-KINDS = ("header", "start", "end", "text", "skip", "lost", "close")
+KINDS = ("header", "start", "end", "text", "skip", "score", "lost", "close")
 SCHEMAS = Path(verl_trace.__file__).resolve().parent / "schemas"
 
 
@@ -79,6 +79,16 @@ def test_its_calls_are_read_as_they_were_meant(run: Run, expected: dict[str, Any
     found = {t.trace_id: [as_expected(call) for call in t.calls] for t in iter_trajectories(run)}
 
     assert found == expected["trajectories"]
+
+
+def test_its_scores_are_read_as_they_were_meant(run: Run, expected: dict[str, Any]) -> None:
+    """Told with the trajectory's id or joined by group and session; a group is whole when its size is reached."""
+    found = {
+        t.trace_id: [t.scores, t.score_status, None if t.group is None else list(t.group)]
+        for t in iter_trajectories(run)
+    }
+
+    assert found == expected["scores"]
 
 
 def test_its_summary_counts_what_was_put_in(run: Run, expected: dict[str, Any]) -> None:

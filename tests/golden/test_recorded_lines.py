@@ -18,7 +18,7 @@ from verl_trace.reader import find_runs, summarise
 SCHEMAS = Path(verl_trace.__file__).resolve().parent / "schemas"
 PROGRAM = """
 import os
-from verl_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
+from verl_trace import RolloutTraceConfig, record_score, rollout_trace_attr, rollout_trace_op
 
 class Tokenizer:
     def decode(self, ids, **options):
@@ -36,6 +36,7 @@ class Loop:
 RolloutTraceConfig.init("me/proj", "exp1", "jsonl", token2text=True, max_samples_per_step_per_worker=2)
 with rollout_trace_attr(sample_index=0, step=1, rollout_n=0):
     Loop().run([1, 2])
+    record_score("reward", 1.0)
 with rollout_trace_attr(sample_index="seven", step=1, validate=True):
     try:
         Loop().run([], fail=True)
@@ -71,7 +72,7 @@ def test_every_recorded_line_is_valid_and_has_no_undocumented_key(tmp_path: Path
         jsonschema.Draft202012Validator(schema).validate(record)
         assert set(record) <= set(schema["properties"])
 
-    assert {record["kind"] for record in found} == {"header", "start", "end", "text", "skip", "close"}
+    assert {record["kind"] for record in found} == {"header", "start", "end", "text", "skip", "score", "close"}
     (run,) = find_runs(tmp_path / "runs")
     summary = summarise(run)
     assert (summary.calls, summary.errors, summary.skipped, len(run.writers)) == (4, 1, 1, 2)

@@ -26,8 +26,20 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return found
 
 
-THREE = {"verl.experimental.agent_loop.agent_loop": 2, "verl.trainer.constants_ppo": 1, "verl.utils.rollout_trace": 1}
+ALWAYS = {
+    "verl.experimental.agent_loop.agent_loop": 2,
+    "verl.trainer.constants_ppo": 1,
+    "verl.utils.rollout_trace": 1,
+    "verl.experimental.reward_loop.reward_loop": 1,
+    "verl.trainer.ppo.v1.trainer_base": 1,
+    "verl.trainer.ppo.reward": 1,
+}
 EXTRA = {
+    "verl.experimental.reward_loop.reward_loop": 2,
+    "verl.experimental.reward.reward_manager": 1,
+    "verl.protocol": 1,
+    "ray.actor": 1,
+    "ray._private.function_manager": 1,
     "verl.experimental.agent_loop.agent_loop": 3,
     "verl.experimental.agent_loop.tool_agent_loop": 1,
     "verl.tools.base_tool": 1,
@@ -35,7 +47,9 @@ EXTRA = {
 }
 
 
-@pytest.mark.parametrize(("variable", "expected"), [("", {**THREE, **EXTRA}), ("1", {**THREE, **EXTRA}), ("0", THREE)])
+@pytest.mark.parametrize(
+    ("variable", "expected"), [("", {**ALWAYS, **EXTRA}), ("1", {**ALWAYS, **EXTRA}), ("0", ALWAYS)]
+)
 def test_modules_are_watched_once(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, variable: str, expected: dict[str, int]
 ) -> None:

@@ -111,13 +111,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def drive(model: str, cluster: str) -> Callable[..., dict[str, dict[str, Any]]]:
     """Run the driver in a folder and return its report by experiment; keyword arguments are the plan's."""
 
-    def run(folder: Path, environment: dict[str, str] | None = None, **plan: Any) -> dict[str, dict[str, Any]]:
+    def run(
+        folder: Path,
+        environment: dict[str, str] | None = None,
+        program: str = "driver.py",
+        tool: str = "rollout_parts.CalculatorTool",
+        **plan: Any,
+    ) -> dict[str, dict[str, Any]]:
         tools_file, calls_file = folder / "tools.yaml", folder / "calls"
-        tool = {
-            "class_name": "rollout_parts.CalculatorTool",
-            "config": {"type": "native", "calls_file": str(calls_file)},
-        }
-        tools_file.write_text(json.dumps({"tools": [tool]}))
+        config = {"type": "native", "calls_file": str(calls_file)}
+        tools_file.write_text(json.dumps({"tools": [{"class_name": tool, "config": config}]}))
         base = {"project": "me/proj", "model": model, "address": cluster, "tools_file": str(tools_file)}
         sizes = {"workers": 2, "steps": 2, "samples": 4, "n": 2}
         rest = {
@@ -129,7 +132,7 @@ def drive(model: str, cluster: str) -> Callable[..., dict[str, dict[str, Any]]]:
         plan_file = folder / "plan.json"
         plan_file.write_text(json.dumps({**base, **sizes, **rest, **plan}))
         done = subprocess.run(
-            [sys.executable, str(HERE / "driver.py"), str(plan_file)],
+            [sys.executable, str(HERE / program), str(plan_file)],
             cwd=folder,
             env=clean_environment(**(environment or {})),
             timeout=PATIENCE,

@@ -162,7 +162,7 @@ class Scene:
             name: list(column) for name, column in parts.prompts(step, self.plan["samples"]).non_tensor_batch.items()
         }
         # the scene's name keeps the keys of two managers apart, since the queue is the job's
-        rows["uid"] = [f"{self.scene['experiment']}-{uid}" for uid in rows["uid"]]
+        rows["uid"] = [f"{self.scene['experiment']}-{partition}-{uid}" for uid in rows["uid"]]
         batch = tensordict_utils.get_tensordict(rows)
         tensordict_utils.assign_non_tensor_data(batch, "global_steps", step)
         if validate:
