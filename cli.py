@@ -13,6 +13,7 @@ from .commands.doctor import doctor
 from .commands.ls import ls
 from .commands.repair import repair
 from .commands.seal import seal
+from .commands.show import show
 from .commands.upload import upload
 from .commands.verify import verify
 from .schemas.errors import VerlTraceError
@@ -31,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (ls, upload, verify, repair, seal, doctor, demo):
+for command in (ls, show, upload, verify, repair, seal, doctor, demo):
     app.command()(command)
 
 
@@ -62,7 +63,8 @@ def main() -> None:
     except VerlTraceError as error:
         # names of files and what servers answer are hostile text too
         hint = f" ({error.hint})" if error.hint else ""
-        print(f"verl-trace: {visible(error)}{visible(hint)}", file=sys.stderr)  # noqa: T201
+        lines = [f"verl-trace: {visible(error)}{visible(hint)}", *(f"  {visible(line)}" for line in error.details)]
+        print("\n".join(lines), file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_CANNOT_START)
     except BrokenPipeError:
         # `| head` has seen enough; the interpreter's last flush must not complain about it either

@@ -12,17 +12,20 @@ call, never an exception.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ..schemas.lines import Line
 from .calls import Call, Trajectory
 from .records import CALL_KINDS, is_exit, read_records, text_of, trace_id_of
 from .runs import Run
-from .segments import Damage
+from .segments import Damage, SegmentLines
 from .writers import Segment, Writer
 
-__all__ = ["Call", "Reading", "Trajectory", "iter_trajectories"]
+__all__ = ["Call", "Reading", "Source", "Trajectory", "iter_trajectories"]
+
+# Where the lines of a segment come from, up to a number of bytes: the file itself, or a part of it (`digest`, `pick`).
+Source = Callable[[Segment, "int | None"], SegmentLines]
 
 
 @dataclass
@@ -36,18 +39,21 @@ class Reading:
     lost_records: int = 0
 
 
-def iter_trajectories(run: Run, reading: Reading | None = None, *, payloads: bool = True) -> Iterator[Trajectory]:
+def iter_trajectories(
+    run: Run, reading: Reading | None = None, *, payloads: bool = True, source: Source = Segment.lines
+) -> Iterator[Trajectory]:
     """The trajectories of a run, each once; `reading` collects what else there is.
 
     Without `payloads`, inputs and outputs are empty bytes: for counting, in less memory.
     """
-    return _Builder(reading if reading is not None else Reading(), payloads).run(run)
+    return _Builder(reading if reading is not None else Reading(), payloads, source).run(run)
 
 
 class _Builder:
-    def __init__(self, reading: Reading, payloads: bool) -> None:
+    def __init__(self, reading: Reading, payloads: bool, source: Source) -> None:
         self._reading = reading
         self._payloads = payloads
+        self._lines = source
         self._open: dict[str, _Open] = {}
         # records of each trace that are still to be read
         self._ahead: Counter[str] = Counter()
@@ -66,7 +72,7 @@ class _Builder:
             yield self._take(trace_id)
 
     def _count(self, segment: Segment) -> None:
-        lines = segment.lines()
+        lines = self._lines(segment, None)
         try:
             for _, line in lines:
                 trace_id = trace_id_of(line)
@@ -96,7 +102,7 @@ class _Builder:
     def _records(self, writer: Writer, segment: Segment) -> Iterator[Line]:
         # of the last two segments, since the next one is opened before the last line of the one before
         being_written = writer.alive and segment in writer.segments[-2:]
-        lines = segment.lines(self._sizes.get(segment))
+        lines = self._lines(segment, self._sizes.get(segment))
         return read_records(lines, self._reading.damages, being_written=being_written)
 
     def _record(self, line: Line, writer: Writer) -> str | None:
