@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from .commands.cat import cat
 from .commands.demo import demo
 from .commands.doctor import doctor
 from .commands.ls import ls
@@ -32,7 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (ls, show, upload, verify, repair, seal, doctor, demo):
+for command in (ls, show, cat, upload, verify, repair, seal, doctor, demo):
     app.command()(command)
 
 
