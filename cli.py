@@ -11,6 +11,7 @@ import typer
 from .commands.cat import cat
 from .commands.demo import demo
 from .commands.doctor import doctor
+from .commands.grep import grep
 from .commands.ls import ls
 from .commands.repair import repair
 from .commands.seal import seal
@@ -33,7 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (ls, show, cat, upload, verify, repair, seal, doctor, demo):
+for command in (ls, show, grep, cat, upload, verify, repair, seal, doctor, demo):
     app.command()(command)
 
 
