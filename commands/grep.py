@@ -84,7 +84,8 @@ def grep(
 
 def _searched(search: Search, run: Run, filters: Filters) -> Iterator[SearchedSegment]:
     """Every segment of a run searched, in order, by as many processes as there are cores for."""
-    if not filters.everything:
+    # ops are looked at record by record
+    if not Filters(**{**vars(filters), "ops": ()}).everything:
         trace_ids = frozenset(trajectory.trace_id for trajectory in matching(run, filters))
         search = Search(**{**vars(search), "trace_ids": trace_ids})
     segments = [segment for writer in run.writers for segment in writer.segments]

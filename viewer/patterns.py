@@ -49,11 +49,12 @@ class Pattern:
         needles = [*self.needles, *more]
         if not self.needles:
             return None
-        if len(needles) == 1 and not self.ignores_case:
-            needle = needles[0]
-            return lambda data, begin, end: data.find(needle, begin, end)
         joined = b"|".join(re.escape(needle) for needle in needles)
         search = _bytes_pattern(joined, self.ignores_case)
+        if search is None and len(needles) == 1 and not self.ignores_case:
+            needle = needles[0]
+            return lambda data, begin, end: data.find(needle, begin, end)
+        search = search or re.compile(joined, re.IGNORECASE if self.ignores_case else 0).search
 
         def first(data: bytes, begin: int, end: int) -> int:
             found = search(data, begin, end)
@@ -93,16 +94,16 @@ def _compiled(source: str, ignore_case: bool) -> Callable[[str], Span | None]:
     return find
 
 
-def _bytes_pattern(source: bytes, ignore_case: bool) -> Callable[[bytes, int, int], Any]:
+def _bytes_pattern(source: bytes, ignore_case: bool) -> Callable[[bytes, int, int], Any] | None:
+    """By re2, which looks for a literal several times faster than bytes.find; None where it is not installed."""
     try:
         import re2
-
-        options = re2.Options()
-        options.encoding = re2.Options.Encoding.LATIN1
-        options.case_sensitive = not ignore_case
-        return re2.compile(source, options).search  # type: ignore[no-any-return]
     except ImportError:
-        return re.compile(source, re.IGNORECASE if ignore_case else 0).search
+        return None
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.case_sensitive = not ignore_case
+    return re2.compile(source, options).search  # type: ignore[no-any-return]
 
 
 def _needles(literals: list[str] | None, ignore_case: bool) -> list[bytes]:
