@@ -13,14 +13,14 @@ import orjson
 
 from ..schemas.lines import PAYLOAD_KEYS
 from .segments import SegmentLines
-from .writers import Segment
 
-__all__ = ["COUNTED", "count_of", "digest_line", "digests"]
+__all__ = ["DigestLines", "count_of", "digest_line"]
 
-# Fields whose length (lists) or value (numbers) a digest keeps.
-COUNTED = ("prompt_ids", "token_ids", "response_ids", "num_turns")
+# Fields of each kind whose length (lists) or value (numbers) a digest keeps. What has token_ids has no others.
+_COUNTED = {b"start": ("prompt_ids",), b"end": ("token_ids", "response_ids", "num_turns"), b"text": ()}
 
 _HEAD = re.compile(rb'\{"kind":"(start|end|text)","bytes":(\d{1,18}),')
+_OBJECT = ord("{")
 _NUMBER = re.compile(rb"\d{1,18}(?=[,}\]])")
 
 
@@ -48,10 +48,8 @@ def digest_line(line: bytes) -> bytes:
     mark = f',"{PAYLOAD_KEYS[head[1].decode()]}":'.encode()
     if begin - len(mark) < head.end() or line[begin - len(mark) : begin] != mark or not line.endswith(b"}\n"):
         return line
-    payload = line[begin:-2]
-    counts = {name: count for name in COUNTED if (count := count_of(payload, name)) is not None}
     # {} and [] say what the payload was: text is merged into objects only
-    digest = orjson.dumps(counts) if payload[:1] == b"{" else b"[]"
+    digest = _counts(line[begin:-2], _COUNTED[head[1]]) if line[begin] == _OBJECT else b"[]"
     return b'{"kind":"%b","bytes":%d,%b%b}\n' % (head[1], len(digest), line[head.end() : begin], digest)
 
 
@@ -61,6 +59,17 @@ def _is_json(line: bytes) -> bool:
     except orjson.JSONDecodeError:
         return False
     return True
+
+
+def _counts(payload: bytes, names: tuple[str, ...]) -> bytes:
+    counts = {}
+    for name in names:
+        count = count_of(payload, name)
+        if count is not None:
+            counts[name] = count
+            if name == "token_ids":
+                break
+    return orjson.dumps(counts)
 
 
 class DigestLines(SegmentLines):
@@ -73,8 +82,3 @@ class DigestLines(SegmentLines):
                 # no checksum vouches for a raw payload; whoever reads the line is to see what is wrong with it
                 digest = line
             yield offset, digest
-
-
-def digests(segment: Segment, limit: int | None = None) -> SegmentLines:
-    """A source for `iter_trajectories`: a run without its weight."""
-    return segment.lines(limit, kind=DigestLines)

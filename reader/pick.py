@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..schemas.errors import NotFound
 from .calls import Call, Trajectory
-from .digest import digests
+from .digest_cache import digests
 from .facts import trajectory_facts
 from .filters import Filters
 from .records import parse_record, trace_id_of

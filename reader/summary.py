@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .digest import digests
+from .digest_cache import digests
 from .filters import Filters
 from .runs import Run
 from .segments import Damage
