@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from .commands.cat import cat
+from .commands.compare import compare
 from .commands.demo import demo
 from .commands.doctor import doctor
 from .commands.grep import grep
@@ -16,6 +17,7 @@ from .commands.ls import ls
 from .commands.repair import repair
 from .commands.seal import seal
 from .commands.show import show
+from .commands.stats import stats
 from .commands.upload import upload
 from .commands.verify import verify
 from .schemas.errors import VerlTraceError
@@ -34,7 +36,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (ls, show, grep, cat, upload, verify, repair, seal, doctor, demo):
+for command in (ls, show, grep, cat, compare, stats, upload, verify, repair, seal, doctor, demo):
     app.command()(command)
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from typing import TextIO
 
-__all__ = ["Line", "Pieces", "columns_of", "is_unicode", "line", "plain", "print_lines"]
+__all__ = ["Line", "Pieces", "columns_of", "is_unicode", "line", "plain", "print_lines", "wants_colour"]
 
 Pieces = list[tuple[str, str]]
 Line = Pieces
@@ -51,7 +51,7 @@ def is_unicode(stream: TextIO | None = None) -> bool:
 def print_lines(lines: Iterable[Line], stream: TextIO | None = None) -> None:
     """Print, in colours where they are wanted."""
     out = stream or sys.stdout
-    if not _wants_colour(out):
+    if not wants_colour(out):
         for pieces in lines:
             out.write(plain([pieces]))
         return
@@ -70,5 +70,7 @@ def print_lines(lines: Iterable[Line], stream: TextIO | None = None) -> None:
         console.print(text)
 
 
-def _wants_colour(out: TextIO) -> bool:
+def wants_colour(stream: TextIO | None = None) -> bool:
+    """Whether the stream is a terminal whose user has not switched colours off."""
+    out = stream or sys.stdout
     return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
