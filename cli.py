@@ -17,6 +17,7 @@ from .commands.ls import ls
 from .commands.repair import repair
 from .commands.seal import seal
 from .commands.show import show
+from .commands.sql import sql
 from .commands.stats import stats
 from .commands.upload import upload
 from .commands.verify import verify
@@ -36,7 +37,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (ls, show, grep, cat, compare, stats, upload, verify, repair, seal, doctor, demo):
+for command in (ls, show, grep, cat, compare, stats, sql, upload, verify, repair, seal, doctor, demo):
     app.command()(command)
 
 

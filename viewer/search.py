@@ -223,5 +223,3 @@ def _end_of(text: str) -> str:
 
 def _beginning_of(text: str) -> str:
     return text if len(text) <= _AFTER else text[:_AFTER] + "…"
-
-
