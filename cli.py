@@ -12,6 +12,7 @@ from .commands.cat import cat
 from .commands.compare import compare
 from .commands.demo import demo
 from .commands.doctor import doctor
+from .commands.export import export
 from .commands.grep import grep
 from .commands.ls import ls
 from .commands.repair import repair
@@ -37,7 +38,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (ls, show, grep, cat, compare, stats, sql, upload, verify, repair, seal, doctor, demo):
+for command in (ls, show, grep, cat, compare, stats, sql, export, upload, verify, repair, seal, doctor, demo):
     app.command()(command)
 
 

@@ -25,10 +25,11 @@ SEGMENT = 64 << 20
 WRITERS = 4
 TOGETHER = 16
 PROMPT, RESPONSE, TURNS = 3072, 512, (2, 8)
-WORDS = (
+_TEXT = (
     "the answer is therefore since equation number apply rule divide both sides by seven hence we get let x be "
     'result check again "quoted" back\\slash naïve 漢字 step compute search query returned document page'
-).split()
+)
+WORDS = _TEXT.split()
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 
 

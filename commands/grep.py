@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +45,9 @@ def grep(
     ignore_case: Annotated[bool, typer.Option("--ignore-case", "-i", help="Upper and lower case are equal.")] = False,
     invert: Annotated[bool, typer.Option("--invert-match", "-v", help="Print the texts without a match.")] = False,
     names: Annotated[bool, typer.Option("--files-with-matches", "-l", help="Print trajectories only.")] = False,
-    count: Annotated[bool, typer.Option("--count", "-c", help="Print how many texts of each trajectory match.")] = False,
+    count: Annotated[
+        bool, typer.Option("--count", "-c", help="Print how many texts of each trajectory match.")
+    ] = False,
     field: Annotated[
         list[str] | None,
         typer.Option("--field", help="Only these fields: output, response_text, 'inputs.*.content'.", metavar="PATH"),
@@ -110,7 +113,7 @@ class _Printer:
         self._names, self._count, self._as_json = names, count, as_json
         self._counts: Counter[str] = Counter()
         self._last = ""
-        self._on_terminal = os.isatty(1)
+        self._on_terminal = sys.stdout.isatty()
 
     def add(self, result: SearchedSegment) -> None:
         for found in result.found:

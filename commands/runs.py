@@ -23,7 +23,7 @@ RunArgument = Annotated[
     Path,
     typer.Argument(
         metavar="RUN",
-        help="A run's folder, a folder of runs, a span file, or the beginning of a run's name in VERL_TRACE_DIR or ./runs.",
+        help="Folder of a run, or of several, a span file, or the beginning of a run's name in VERL_TRACE_DIR or runs.",
         show_default=False,
     ),
 ]
@@ -69,4 +69,3 @@ def report_damage(readings: list[Reading]) -> bool:
     if len(damages) > _TOLD:
         typer.echo(f"verl-trace: and {len(damages) - _TOLD:,} more places; `verl-trace verify` lists all", err=True)
     return any(damage.kind != "torn" for damage in damages)
-

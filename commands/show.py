@@ -131,4 +131,3 @@ def _names(call: Call, path: str) -> list[str]:
     if isinstance(value, dict):
         return [visible(f"{known}{name}") for name in value][:30]
     return [f"{known}0 to {known}{len(value) - 1}"] if isinstance(value, list) and value else []
-

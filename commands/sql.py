@@ -49,7 +49,7 @@ def sql(
 
     Read-only. Only the tables that the query names are loaded, and inputs and outputs only where it names them or *.
 
-    Example: verl-trace sql runs/exp1 "SELECT step, avg(duration), sum(tokens) FROM trajectories GROUP BY step ORDER BY 1"
+    Example: verl-trace sql runs/exp1 'SELECT step, avg(reward), sum(tokens) FROM trajectories GROUP BY step'
     """
     format = "json" if as_json else format
     if format not in FORMATS:
@@ -65,7 +65,13 @@ def sql(
     payloads = re.search(r"\binputs\b|\boutput\b|\*(?!\s*\))", text, re.IGNORECASE) is not None
     target = out.absolute() if out is not None and format == "parquet" else None
     with open_tables(
-        runs_named(run), tables_in(text), filters, payloads=payloads, command="sql", decode=decode, writable=target
+        runs_named(run),
+        tables_in(text),
+        filters,
+        payloads=payloads,
+        command="sql",
+        decode=decode,
+        writable=[target] if target is not None else [],
     ) as tables:
         try:
             if target is not None:
@@ -121,7 +127,9 @@ def _table(names: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> str:
         if len(shown) >= _TABLE_ROWS:
             more += 1
             continue
-        numbers = [number and isinstance(value, (int, float, type(None))) for number, value in zip(numbers, row, strict=True)]
+        numbers = [
+            number and isinstance(value, (int, float, type(None))) for number, value in zip(numbers, row, strict=True)
+        ]
         shown.append(["" if value is None else cut_to_width(visible(_told(value)), _CELL) for value in row])
     left = next((index for index, number in enumerate(numbers) if number), len(names))
     head = [visible(name) for name in names]

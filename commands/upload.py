@@ -47,6 +47,8 @@ def upload(
 
     Exit codes: 0 every call has arrived; 1 some failed, must wait for their process or could not be read; 2 it could
     not start.
+
+    Example: verl-trace upload runs/exp1 --dry-run
     """
     try:
         result = _upload(run, entity, project, dry_run)

@@ -120,5 +120,3 @@ def percentile(values: Iterable[float], percent: float) -> float | None:
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
-

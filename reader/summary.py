@@ -53,9 +53,7 @@ class Summary:
                 self.steps.add(step)
 
 
-def summarise(
-    run: Run, filters: Filters | None = None, seen: Callable[[Trajectory], None] | None = None
-) -> Summary:
+def summarise(run: Run, filters: Filters | None = None, seen: Callable[[Trajectory], None] | None = None) -> Summary:
     """Read a whole run once and count; `seen` is given every trajectory that is counted, without payloads.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from ..reader import Call, Trajectory
 from ..reader.digest import count_of
@@ -94,6 +95,6 @@ def _short_ids(trajectory: Trajectory) -> int:
     """How much of an id tells the calls of this trajectory apart, at least eight digits."""
     ids = sorted(call.id for call in trajectory.calls)
     longest = 0
-    for one, other in zip(ids, ids[1:], strict=False):
+    for one, other in pairwise(ids):
         longest = max(longest, next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 36))
     return max(8, longest + 1)

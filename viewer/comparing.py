@@ -46,8 +46,9 @@ def _delta(name: str, value: Any, base: Any, *, first: bool) -> str:
     told = human_seconds(value) if name == "duration" else _told(value)
     if first or not all(isinstance(number, (int, float)) for number in (value, base)) or value == base:
         return told
-    change = value - base
-    return f"{told} ({'+' if change > 0 else '-'}{human_seconds(abs(change)) if name == 'duration' else _told(abs(change))})"
+    size = abs(value - base)
+    change = human_seconds(size) if name == "duration" else _told(size)
+    return f"{told} ({'+' if value > base else '-'}{change})"
 
 
 def _told(value: Any) -> str:
@@ -77,7 +78,10 @@ def side_by_side(
 def _columns(pair: Pair, texts: list[str], width: int, full: bool, colour: bool) -> Iterator[Line]:
     if pair.left is None or pair.right is None:
         mark = "-" if pair.right is None else "+"
-        sides = [_marked([(mark, texts[0])], "-", width, colour=True), _marked([(mark, texts[1])], "+", width, colour=True)]
+        sides = [
+            _marked([(mark, texts[0])], "-", width, colour=True),
+            _marked([(mark, texts[1])], "+", width, colour=True),
+        ]
     else:
         marked = list(differences(*texts))
         sides = [_marked(marked, "-", width, colour), _marked(marked, "+", width, colour)]

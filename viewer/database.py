@@ -49,9 +49,9 @@ def tables_in(query: str) -> set[str]:
 @contextmanager
 def open_tables(
     runs: Sequence[Run], names: set[str], filters: Filters, *, payloads: bool, command: str, decode: Decode = None,
-    writable: Path | None = None,
+    writable: Sequence[Path] = (),
 ) -> Iterator[Tables]:  # fmt: skip
-    """Load the tables; then nothing but `writable` can be read or written by this database.
+    """Load the tables; then nothing but the files `writable` can be read or written by this database.
 
     Raises:
         MissingExtra: DuckDB is not installed.
@@ -66,8 +66,12 @@ def open_tables(
         try:
             connection.execute(f"SET temp_directory = {quoted(scratch)}")
             readings = _load(connection, Path(scratch) / "rows.json", runs, names, filters, payloads, decode)
-            if writable is not None:
-                connection.execute(f"SET allowed_paths = [{quoted(str(writable))}]")
+            if writable:
+                # DuckDB writes beside the target first
+                allowed = [
+                    str(path.absolute().with_name(begin + path.name)) for path in writable for begin in ("", "tmp_")
+                ]
+                connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]")
             for setting in ("enable_external_access = false", "autoload_known_extensions = false"):
                 connection.execute(f"SET {setting}")
             connection.execute("SET lock_configuration = true")

@@ -14,7 +14,9 @@ __all__ = ["match_json", "match_lines", "match_row", "trajectory_name"]
 
 def trajectory_name(found: Found) -> str:
     """Trace id and place, both of which `show` takes."""
-    place = ":".join("-" if part is None else visible(part) for part in (found.step, found.sample_index, found.rollout_n))
+    place = ":".join(
+        "-" if part is None else visible(part) for part in (found.step, found.sample_index, found.rollout_n)
+    )
     return f"{visible(found.trace_id)}  {place}"
 
 

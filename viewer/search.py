@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import orjson
@@ -64,7 +64,7 @@ class Search:
 
     pattern: Pattern
     invert: bool = False
-    filters: Filters = Filters()
+    filters: Filters = field(default_factory=Filters)
     fields: tuple[str, ...] = ()
     trace_ids: frozenset[str] | None = None
     decode: Decode = None
@@ -162,12 +162,12 @@ def _in_line(search: Search, line: bytes) -> Iterator[Found]:
     op = str(head.get("op"))
     if not search.filters.op(op):
         return
-    for field, text in _texts_of(record, search.decode):
-        if search.fields and not _is_field(field, search.fields):
+    for path, text in _texts_of(record, search.decode):
+        if search.fields and not _is_field(path, search.fields):
             continue
         span = search.pattern.find(text)
         if (span is None) == search.invert:
-            yield _found(head, op, field, text, span or (0, 0))
+            yield _found(head, op, path, text, span or (0, 0))
 
 
 def _texts_of(record: Line, decode: Decode) -> Iterator[tuple[str, str]]:
@@ -192,18 +192,18 @@ def _texts_of(record: Line, decode: Decode) -> Iterator[tuple[str, str]]:
                 yield f"{name}.{key}", decode(ids)
 
 
-def _is_field(field: str, patterns: tuple[str, ...]) -> bool:
+def _is_field(path: str, patterns: tuple[str, ...]) -> bool:
     """A whole path, the beginning of one at a dot, its last part, or a shell pattern of it."""
     return any(
-        field == pattern
-        or field.startswith(f"{pattern}.")
-        or field.rpartition(".")[2] == pattern
-        or fnmatch.fnmatchcase(field, pattern)
+        path == pattern
+        or path.startswith(f"{pattern}.")
+        or path.rpartition(".")[2] == pattern
+        or fnmatch.fnmatchcase(path, pattern)
         for pattern in patterns
     )
 
 
-def _found(head: dict[str, Any], op: str, field: str, text: str, span: tuple[int, int]) -> Found:
+def _found(head: dict[str, Any], op: str, path: str, text: str, span: tuple[int, int]) -> Found:
     begin, end = span
     line_begin = text.rfind("\n", 0, begin) + 1
     line_end = text.find("\n", end)
@@ -211,7 +211,7 @@ def _found(head: dict[str, Any], op: str, field: str, text: str, span: tuple[int
     match = text[begin:end]
     return Found(
         str(head.get("trace_id")), str(head.get("id")), head.get("step"), head.get("sample_index"),
-        head.get("rollout_n"), op, field,
+        head.get("rollout_n"), op, path,
         _end_of(text[line_begin:begin]), match if len(match) <= _MATCH else match[:_MATCH] + "…",
         _beginning_of(text[end:line_end]),
     )  # fmt: skip

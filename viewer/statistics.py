@@ -62,8 +62,8 @@ def bars(rows: Sequence[tuple[str, float, str]], whole: float, *, boxes: bool = 
     names = max(len(name) for name, _, _ in rows)
     values = max(len(told) for _, _, told in rows)
     return "\n".join(
-        f"  {name:<{names}}  {mark * round(_BAR * value / whole):<{_BAR}}  {told:>{values}}  {100 * value / whole:3.0f} %"
-        for name, value, told in rows
+        f"  {name:<{names}}  {mark * round(_BAR * part):<{_BAR}}  {told:>{values}}  {100 * part:3.0f} %"
+        for name, part, told in [(name, value / whole, told) for name, value, told in rows]
     )
 
 

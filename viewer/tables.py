@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from ..reader.steps import sort_key
@@ -15,18 +16,18 @@ def fitting_table(
     head: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None, *, left: int, spare: Sequence[str] = ()
 ) -> str:
     """A table whose first `left` columns are text. Of those named in `spare`, the last go while it is too wide."""
-    head, rows = list(head), [list(row) for row in rows]
+    names, cells = list(head), [list(row) for row in rows]
     while True:
-        right = frozenset(range(left, len(head)))
-        table = plain_table(head, rows, right=right)
+        right = frozenset(range(left, len(names)))
+        table = plain_table(names, cells, right=right)
         if columns is None or max(map(cell_width, table.splitlines())) <= columns:
             return table
-        gone = next((name for name in reversed(spare) if name in head), None)
+        gone = next((name for name in reversed(spare) if name in names), None)
         if gone is None:
             return "\n".join(cut_to_width(row, columns) for row in table.splitlines())
-        at = head.index(gone)
+        at = names.index(gone)
         left -= at < left
-        for row in [head, *rows]:
+        for row in [names, *cells]:
             del row[at]
 
 
@@ -83,15 +84,13 @@ def unique_prefix(ids: Sequence[str]) -> int:
     """How many characters of these ids tell them all apart, at least eight."""
     ordered = sorted(set(ids))
     longest = 7
-    for one, other in zip(ordered, ordered[1:], strict=False):
+    for one, other in pairwise(ordered):
         same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
         longest = max(longest, same)
     return longest + 1
 
 
-def _without(
-    head: list[str], rows: list[list[str]], names: Sequence[str]
-) -> tuple[list[str], list[list[str]]]:
+def _without(head: list[str], rows: list[list[str]], names: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     keep = [index for index, name in enumerate(head) if name not in names]
     return [head[index] for index in keep], [[row[index] for index in keep] for row in rows]
 
