@@ -17,6 +17,8 @@ _MAX_CALLS = 200
 _MAX_CHILDREN = 40
 # Deeper levels are told by a number instead of by indentation.
 _MAX_INDENT = 12
+# Columns that an error gets beside a long name.
+_LEAST_TROUBLE = 14
 _STYLES = {"error": "bold red", "unfinished": "yellow"}
 
 
@@ -79,8 +81,8 @@ def _call_line(call: Call, indent: str, depth: int, columns: int, unique: int, b
     if cell_width(name) + cell_width(trouble) <= room:
         gap = " " * max(2, columns - cell_width(name) - cell_width(trouble) - cell_width(end))
         return line(name, (trouble, _STYLES.get(call.status, "")), gap, (end, "dim"))
-    trouble = cut_to_width(trouble, max(12, room - min(cell_width(name), room // 2)))
-    name = cut_to_width(name, max(8, room - cell_width(trouble)))
+    name = cut_to_width(name, max(8, room - _LEAST_TROUBLE))
+    trouble = cut_to_width(trouble, max(_LEAST_TROUBLE, room - cell_width(name)))
     gap = " " * max(2, columns - cell_width(name) - cell_width(trouble) - cell_width(end))
     return line(name, (trouble, _STYLES.get(call.status, "")), gap, (end, "dim"))
 
