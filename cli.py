@@ -8,13 +8,20 @@ from typing import Annotated
 
 import typer
 
+from .commands.cat import cat
 from .commands.collect import collect
+from .commands.compare import compare
 from .commands.demo import demo
 from .commands.doctor import doctor
+from .commands.export import export
+from .commands.grep import grep
 from .commands.ls import ls
 from .commands.pack import pack
 from .commands.repair import repair
 from .commands.seal import seal
+from .commands.show import show
+from .commands.sql import sql
+from .commands.stats import stats
 from .commands.status import status
 from .commands.upload import upload
 from .commands.verify import verify
@@ -34,7 +41,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (ls, upload, status, verify, repair, seal, pack, collect, doctor, demo):
+COMMANDS = (
+    ls, show, grep, cat, compare, stats, sql, export, upload, status, pack, collect, verify, repair, seal, doctor, demo,
+)  # fmt: skip
+for command in COMMANDS:
     app.command()(command)
 
 
@@ -65,7 +75,8 @@ def main() -> None:
     except VerlTraceError as error:
         # names of files and what servers answer are hostile text too
         hint = f" ({error.hint})" if error.hint else ""
-        print(f"verl-trace: {visible(error)}{visible(hint)}", file=sys.stderr)  # noqa: T201
+        lines = [f"verl-trace: {visible(error)}{visible(hint)}", *(f"  {visible(line)}" for line in error.details)]
+        print("\n".join(lines), file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_CANNOT_START)
     except BrokenPipeError:
         # `| head` has seen enough; the interpreter's last flush must not complain about it either

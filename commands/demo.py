@@ -30,6 +30,8 @@ def demo(
 
     The server is W&B's own, with SQLite storage, in an environment that the first use installs and keeps. It ends with
     this command; the recorded files stay.
+
+    Example: verl-trace demo --no-upload
     """
     if not no_upload:
         _require_extra()

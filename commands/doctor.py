@@ -20,6 +20,8 @@ def doctor(
     """Say whether verl would record here, where to, and what to do if not.
 
     Run it in the environment of the workers, with the variables of the driver. Exit code 1 when a check fails.
+
+    Example: verl-trace doctor
     """
     findings = run_checks()
     failed = any(finding.state == "fail" for finding in findings)

@@ -1,42 +1,125 @@
-"""`verl-trace ls`: the runs of a folder."""
+"""`verl-trace ls`: the runs of a folder, the steps of a run, its trajectories."""
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import orjson
 import typer
 
-from ..reader import closed_folders, find_runs, summarise
+from ..reader import Run, closed_folders, summarise
+from ..reader.facts import FACTS, trajectory_facts
+from ..reader.filters import Filters
+from ..reader.payloads import json_text
+from ..reader.pick import matching
+from ..reader.steps import StepRow, add_to_steps, in_order
+from ..reader.trees import Reading
 from ..recorder import read_settings
+from ..schemas.errors import BadFilter
 from ..viewer.listing import listing, run_facts
+from ..viewer.tables import sorted_rows, steps_table, trajectories_table
+from ..viewer.terminal import columns_of
 from ..viewer.text import visible
+from .filters import with_filters
+from .runs import is_one_run, report_damage, runs_named
 
 __all__ = ["ls"]
 
 
+@with_filters
 def ls(
     folder: Annotated[
         Path | None,
         typer.Argument(help="A folder of runs or one run; default: VERL_TRACE_DIR, else ./runs.", show_default=False),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a run.")] = False,
+    filters: Filters = Filters(),  # noqa: B008
+    trajectories: Annotated[bool, typer.Option("--trajectories", "-t", help="List trajectories.")] = False,
+    sort: Annotated[
+        str | None,
+        typer.Option("--sort", help="Order trajectories by a column or score; -reward: highest first.", metavar="NAME"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
-    """List recorded runs: project, attempts, steps, trajectories, calls, errors, size, state.
+    """List recorded runs; of one run, its steps; with --trajectories, its trajectories.
 
-    Example: verl-trace ls /mnt/local/verl-trace
+    Of one run --json prints the run with its `by_step`, with --trajectories one object a trajectory. Trajectories are
+    listed in the order in which they began, unless --sort says otherwise.
+
+    Example: verl-trace ls runs/exp1 --trajectories --sort=-reward --where 'errors > 0'
     """
-    folder = folder if folder is not None else read_settings().folder
-    runs = find_runs(folder)
-    facts = [run_facts(run, summarise(run)) for run in runs]
-    if as_json:
-        typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
+    named = folder if folder is not None else read_settings().folder
+    runs = runs_named(named)
+    if trajectories or sort is not None:
+        _trajectories(runs, filters, sort, as_json)
+    elif is_one_run(named, runs) or not filters.everything:
+        _steps(runs, filters, as_json)
     else:
-        # what is piped on stays one line a run, for grep and awk
-        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        typer.echo(listing(facts, columns=columns))
-    for name in closed_folders(folder):
+        _print([run_facts(run, summarise(run)) for run in runs], as_json)
+    for name in closed_folders(named):
         typer.echo(f"verl-trace: {visible(name)} cannot be read; it is not listed", err=True)
+
+
+def _print(facts: list[dict[str, Any]], as_json: bool) -> None:
+    typer.echo(json_text(facts, indent=True) if as_json else listing(facts, columns=_columns()))
+
+
+def _columns() -> int | None:
+    # what is piped on stays one line a run, for grep and awk
+    return columns_of() if sys.stdout.isatty() else None
+
+
+def _steps(runs: list[Run], filters: Filters, as_json: bool) -> None:
+    facts = []
+    for run in runs:
+        rows: dict[tuple[Any, ...], StepRow] = {}
+
+        def seen(trajectory: Any, rows: dict[tuple[Any, ...], StepRow] = rows) -> None:
+            add_to_steps(rows, trajectory, trajectory_facts(trajectory))
+
+        summary = summarise(run, filters, seen)
+        ordered = [row.as_json() for row in in_order(rows.values(), run.attempts)]
+        facts.append({**run_facts(run, summary), "by_step": ordered})
+    if as_json:
+        _print(facts, as_json)
+        return
+    for run, fact in zip(runs, facts, strict=True):
+        _print([fact], as_json)
+        for number, attempt in enumerate([*run.attempts, *_unknown(run, fact)], 1):
+            mine = [row for row in fact["by_step"] if row["attempt"] == attempt]
+            if mine:
+                several = len(run.attempts) > 1
+                typer.echo(f"\nattempt {number} of {len(run.attempts)}: {visible(attempt)}" if several else "")
+                typer.echo(steps_table(mine, _columns()))
+
+
+def _unknown(run: Run, fact: dict[str, Any]) -> list[str]:
+    """Attempts of trajectories whose file lost its header."""
+    return sorted({row["attempt"] for row in fact["by_step"]} - set(run.attempts))
+
+
+def _trajectories(runs: list[Run], filters: Filters, sort: str | None, as_json: bool) -> None:
+    readings, everything = [], []
+    for run in runs:
+        reading = Reading()
+        facts = [trajectory_facts(trajectory) for trajectory in matching(run, filters, reading)]
+        facts.sort(key=lambda fact: (fact["started_at"], fact["trace_id"]))
+        if sort is not None:
+            _check(sort, facts)
+            facts = sorted_rows(facts, sort)
+        readings.append(reading)
+        everything += facts
+        if not as_json:
+            if len(runs) > 1:
+                typer.echo(f"{visible(run.experiment_name)}  {visible(run.project_name)}")
+            typer.echo(trajectories_table(facts, _columns(), run.attempts) if facts else "no such trajectories")
+    if as_json:
+        typer.echo(json_text(everything, indent=True))
+    report_damage(readings)
+
+
+def _check(sort: str, facts: list[dict[str, Any]]) -> None:
+    name = sort.removeprefix("-")
+    known = {*FACTS, "reward", *(name for fact in facts for name in fact)}
+    if name not in known:
+        raise BadFilter(f"--sort {sort}: no trajectory has {name!r}", hint=f"there are {', '.join(sorted(known))}")

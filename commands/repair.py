@@ -30,6 +30,8 @@ def repair(
     before the command ends. The report is kept in it as repair.json.
 
     Exit codes: 0 nothing is missing but what a kill tore off; 1 something had to be left out; 2 it could not start.
+
+    Example: verl-trace repair runs/exp1 --out repaired
     """
     result = repair_run(run, out)
     if as_json:

@@ -38,6 +38,8 @@ def seal(
     A torn last line is kept byte for byte. Files of running processes are left alone: those seal their own.
 
     Exit codes: 0 done, also when there was nothing to do; 1 a file could not be compressed; 2 it could not start.
+
+    Example: verl-trace seal runs
     """
     folders = sorted({found.folder for found in find_runs(run)})
     files = [file for folder in folders for file in seal_dead(folder, idle=idle)]

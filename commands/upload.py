@@ -71,6 +71,8 @@ def upload(
 
     Exit codes: 0 every call has arrived; 1 some failed, must wait, differ or could not be read; 2 it could not start;
     5 it had to stop before the end: the server was gone for --max-wait, or withdrew access.
+
+    Example: verl-trace upload runs/exp1 --dry-run
     """
     options = {
         "entity": entity, "project": project, "dry_run": dry_run, "settle": seconds(settle), "partial": partial,

@@ -32,6 +32,8 @@ def verify(
     process is writing is whole.
 
     Exit codes: 0 whole; 3 torn; 4 damaged; 2 it could not start.
+
+    Example: verl-trace verify runs/exp1
     """
     reports = verify_runs(run)
     if as_json:

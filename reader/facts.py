@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from .calls import Trajectory
+from .kinds import MODEL, kind_of, tokens_of
 
-__all__ = ["FACTS", "trajectory_facts"]
+__all__ = ["FACTS", "scores_of", "trajectory_facts"]
 
 # In the order of columns; attributes of the trajectory that are none of these come behind them.
 FACTS = (
@@ -23,13 +24,21 @@ FACTS = (
     "duration",
     "calls",
     "errors",
+    "turns",
+    "tokens",
 )
+
+
+def scores_of(trajectory: Trajectory) -> dict[str, Any]:
+    """What was told of the trajectory after it ended: `reward`, `num_turns` and whatever a reward function adds."""
+    return {}
 
 
 def trajectory_facts(trajectory: Trajectory) -> dict[str, Any]:
     """Name -> value. `status`: the worst of its calls (error, unfinished, success); `duration`: the root's, in seconds.
 
-    The attributes of the trajectory are in it under their own names, where these are not taken.
+    `turns` and `tokens` are what the model was asked for and what it wrote. Attributes and scores of the trajectory
+    (`uid`, `reward`) are in it under their own names, where these are not taken.
     """
     root = trajectory.root
     first = root if root is not None else (trajectory.calls[0] if trajectory.calls else None)
@@ -45,8 +54,10 @@ def trajectory_facts(trajectory: Trajectory) -> dict[str, Any]:
         "duration": root.duration if root is not None else None,
         "calls": len(trajectory.calls),
         "errors": sum(call.status == "error" for call in trajectory.calls),
+        "turns": sum(kind_of(call) == MODEL for call in trajectory.calls),
+        "tokens": tokens_of(trajectory),
     }
-    return {**attributes, **facts}
+    return {**attributes, **scores_of(trajectory), **facts}
 
 
 def status_of(trajectory: Trajectory) -> str:

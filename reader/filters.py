@@ -158,9 +158,13 @@ class Filters:
         facts = trajectory_facts(trajectory)
         return self._holds(facts) and (not self._about_calls or any(self.call(call) for call in trajectory.calls))
 
+    def op(self, name: str) -> bool:
+        """Whether a call of this op is meant."""
+        return not self.ops or any(_is_op(name, op) for op in self.ops)
+
     def call(self, call: Call) -> bool:
         """Whether what was said of calls holds for this one."""
-        if self.ops and not any(_is_op(call.op, op) for op in self.ops):
+        if not self.op(call.op):
             return False
         if self.status is not None and call.status != self.status:
             return False

@@ -10,7 +10,7 @@ import orjson
 from ..schemas.lines import PAYLOAD_KEYS, SCHEMA_VERSION, Line, parse_line
 from .segments import Damage, SegmentLines
 
-__all__ = ["CALL_KINDS", "is_exit", "parse_record", "read_records", "score_of", "text_of", "trace_id_of"]
+__all__ = ["CALL_KINDS", "is_exit", "parse_record", "read_lines", "read_records", "score_of", "text_of", "trace_id_of"]
 
 CALL_KINDS = frozenset({"start", "end", "text"})
 # Kinds of which a trajectory is made.
@@ -78,7 +78,15 @@ def _ends_as_told(line: bytes, kind: str) -> bool:
 
 
 def read_records(lines: SegmentLines, damages: list[Damage], *, being_written: bool = False) -> Iterator[Line]:
-    """The records of one file; what is none goes to `damages`, as does an error of the disk in the middle.
+    """The records of one file; see `read_lines`."""
+    for _, record in read_lines(lines, damages, being_written=being_written):
+        yield record
+
+
+def read_lines(
+    lines: SegmentLines, damages: list[Damage], *, being_written: bool = False
+) -> Iterator[tuple[bytes, Line]]:
+    """The records of one file with their bytes; what is none goes to `damages`, as does an error of the disk.
 
     A header that is missing, or that a newer version wrote, is named there too. In a file that is `being_written`,
     neither half a line at the end is damage nor a header that is still to come.
@@ -94,7 +102,7 @@ def read_records(lines: SegmentLines, damages: list[Damage], *, being_written: b
                 found += _header_trouble(lines, record)
                 first = False
             if record is not None:
-                yield record
+                yield (line[bad:] if bad else line), record
     except OSError as error:
         found.append(Damage(lines.path, lines.size, 0, "unreadable", error.strerror or str(error)))
     else:

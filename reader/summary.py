@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from .digest_cache import digests
+from .filters import Filters
 from .runs import Run
 from .segments import Damage
 from .trees import Reading, Trajectory, iter_trajectories
@@ -74,11 +77,19 @@ class Summary:
             self.unscored += 1
 
 
-def summarise(run: Run) -> Summary:
-    """Read a whole run once and count."""
+def summarise(run: Run, filters: Filters | None = None, seen: Callable[[Trajectory], None] | None = None) -> Summary:
+    """Read a whole run once and count; `seen` is given every trajectory that is counted, without payloads.
+
+    Raises:
+        BadFilter: an attempt that the run does not have.
+    """
     summary, reading = Summary(), Reading()
-    for trajectory in iter_trajectories(run, reading, payloads=False):
-        summary.add(trajectory)
+    filters = filters.of_run(run.attempts) if filters is not None else Filters()
+    for trajectory in iter_trajectories(run, reading, source=digests):
+        if filters.trajectory(trajectory):
+            summary.add(trajectory)
+            if seen is not None:
+                seen(trajectory)
     summary.skipped = reading.skipped
     summary.lost = reading.lost_records
     summary.duplicates = reading.duplicates

@@ -12,7 +12,7 @@ call, never an exception.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ..schemas.lines import Line
@@ -21,10 +21,13 @@ from .order import arrange
 from .records import CALL_KINDS, is_exit, read_records, score_of, text_of, trace_id_of
 from .runs import Run
 from .scores import Scores, merge
-from .segments import Damage
+from .segments import Damage, SegmentLines
 from .writers import Segment, Writer
 
-__all__ = ["Call", "Reading", "Trajectory", "iter_trajectories"]
+__all__ = ["Call", "Reading", "Source", "Trajectory", "iter_trajectories"]
+
+# Where the lines of a segment come from, up to a number of bytes: the file itself, or a part of it (`digest`, `pick`).
+Source = Callable[[Segment, "int | None"], SegmentLines]
 
 
 @dataclass
@@ -39,18 +42,21 @@ class Reading:
     unjoined_scores: int = 0  # of which nothing says whose they are, or whose calls are not there
 
 
-def iter_trajectories(run: Run, reading: Reading | None = None, *, payloads: bool = True) -> Iterator[Trajectory]:
+def iter_trajectories(
+    run: Run, reading: Reading | None = None, *, payloads: bool = True, source: Source = Segment.lines
+) -> Iterator[Trajectory]:
     """The trajectories of a run, each once; `reading` collects what else there is.
 
     Without `payloads`, inputs and outputs are empty bytes: for counting, in less memory.
     """
-    return _Builder(reading if reading is not None else Reading(), payloads).run(run)
+    return _Builder(reading if reading is not None else Reading(), payloads, source).run(run)
 
 
 class _Builder:
-    def __init__(self, reading: Reading, payloads: bool) -> None:
+    def __init__(self, reading: Reading, payloads: bool, source: Source) -> None:
         self._reading = reading
         self._payloads = payloads
+        self._lines = source
         self._open: dict[str, _Open] = {}
         # records of each trace that are still to be read
         self._ahead: Counter[str] = Counter()
@@ -71,7 +77,7 @@ class _Builder:
             yield from self._take(trace_id)
 
     def _count(self, segment: Segment, writer: Writer) -> None:
-        lines = segment.lines()
+        lines = self._lines(segment, None)
         try:
             for _, line in lines:
                 trace_id = trace_id_of(line)
@@ -104,7 +110,7 @@ class _Builder:
     def _records(self, writer: Writer, segment: Segment) -> Iterator[Line]:
         # of the last two segments, since the next one is opened before the last line of the one before
         being_written = writer.alive and segment in writer.segments[-2:]
-        lines = segment.lines(self._sizes.get(segment))
+        lines = self._lines(segment, self._sizes.get(segment))
         return read_records(lines, self._reading.damages, being_written=being_written)
 
     def _record(self, line: Line, writer: Writer) -> str | None:

@@ -42,10 +42,10 @@ class Segment:
         """The file to read. Where both forms are there they hold the same, unless somebody copied a younger raw one."""
         return self._file(sealed=not self._raw_serves())
 
-    def lines(self, limit: int | None = None) -> SegmentLines:
+    def lines(self, limit: int | None = None, kind: type[SegmentLines] = SegmentLines) -> SegmentLines:
         """The segment's lines, up to `limit` bytes of them, from whichever form is there when they are read."""
         sealed = not self._raw_serves()
-        return SegmentLines(self._file(sealed=sealed), sealed=sealed, sealed_path=self._file(sealed=True), limit=limit)
+        return kind(self._file(sealed=sealed), sealed=sealed, sealed_path=self._file(sealed=True), limit=limit)
 
     def _raw_serves(self) -> bool:
         """Whether the raw file is there, and as long as the sealed one says that it was. It needs no decompression."""

@@ -6,30 +6,37 @@ VerlTraceError
  ├─ MissingExtra       a command needs a package that is not installed
  ├─ CannotStart        an upload that cannot begin: wrong key, host down, no project
  ├─ BadFilter          a filter on the command line that says nothing sensible
+ ├─ NotFound           no trajectory or call of a run is meant, or several are
+ ├─ BadQuery           a pattern, an expression or SQL that cannot be run
  ├─ BadTarget          a folder that a copy must not, or cannot, be written into
  └─ Rejected           the server refused data for a reason that repeating does not cure
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
     "BadFilter",
+    "BadQuery",
     "BadSegment",
     "BadTarget",
     "CannotStart",
     "MissingExtra",
     "NotARun",
+    "NotFound",
     "Rejected",
     "VerlTraceError",
 ]
 
 
 class VerlTraceError(Exception):
-    """Base of all; `hint` says what to do next."""
+    """Base of all; `hint` says what to do next, `details` are lines to print below."""
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", details: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.hint = hint
+        self.details = details
 
 
 class NotARun(VerlTraceError):
@@ -56,6 +63,14 @@ class CannotStart(VerlTraceError):
 
 class BadFilter(VerlTraceError):
     """A filter that cannot be understood, or that means nothing in this run."""
+
+
+class NotFound(VerlTraceError):
+    """A name that means no trajectory or call of the run, or more than one."""
+
+
+class BadQuery(VerlTraceError):
+    """A pattern, a path or SQL of the user that cannot be run."""
 
 
 class BadTarget(VerlTraceError):

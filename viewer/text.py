@@ -5,12 +5,68 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-__all__ = ["cell_width", "human_bytes", "plain_table", "visible"]
+__all__ = [
+    "cell_width",
+    "cut_to_width",
+    "human_bytes",
+    "human_seconds",
+    "plain_table",
+    "visible",
+    "visible_lines",
+    "wrapped",
+]
+
+_TAB = "    "
 
 
 def visible(text: object) -> str:
     """`text` with control characters (escape sequences, newlines, direction marks) as visible escapes."""
-    return "".join(_shown(char) for char in str(text))
+    text = str(text)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_shown(char) for char in text)
+
+
+def visible_lines(text: str) -> list[str]:
+    """The lines of a text, each `visible`; a tab is four spaces."""
+    return [visible(line.removesuffix("\r")) for line in text.replace("\t", _TAB).split("\n")]
+
+
+def wrapped(line: str, columns: int) -> list[str]:
+    """One `visible` line in pieces of at most `columns` columns, cut between words where there are some."""
+    if columns < 1 or (len(line) <= columns and cell_width(line) <= columns):
+        return [line]
+    pieces = []
+    while line:
+        end = _fitting(line, columns)
+        if end < len(line):
+            space = line.rfind(" ", 0, end + 1)
+            if space > end // 2:
+                pieces.append(line[:space])
+                line = line[space + 1 :]
+                continue
+        pieces.append(line[:end])
+        line = line[end:]
+    return pieces
+
+
+def cut_to_width(line: str, columns: int) -> str:
+    """One `visible` line in at most `columns` columns; what is cut off is marked by `…`."""
+    if len(line) <= columns and cell_width(line) <= columns:
+        return line
+    return line[: _fitting(line, columns - 1)] + "…"
+
+
+def _fitting(line: str, columns: int) -> int:
+    """How many characters fit, at least one."""
+    if line[: columns + 1].isascii():
+        return max(1, min(columns, len(line)))
+    width = 0
+    for index, char in enumerate(line):
+        width += cell_width(char)
+        if width > columns:
+            return max(1, index)
+    return len(line)
 
 
 def _shown(char: str) -> str:
@@ -27,6 +83,20 @@ def human_bytes(size: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
+
+
+def human_seconds(seconds: float | None) -> str:
+    """0.0123 -> `12.3 ms`; 75 -> `1m15s`; `-` where it is not known."""
+    if seconds is None:
+        return "-"
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 60:
+        return f"{seconds:.2f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
 
 
 def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:

@@ -1,0 +1,133 @@
+"""`verl-trace show`: one trajectory, or one call of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..reader import Call
+from ..reader.conversation import conversation
+from ..reader.facts import trajectory_facts
+from ..reader.filters import Filters
+from ..reader.payloads import MISSING, field, json_text, parsed
+from ..reader.pick import Picked, pick, raw_lines
+from ..schemas.errors import NotFound
+from ..viewer.as_json import call_json, turn_json
+from ..viewer.call_tree import tree_lines
+from ..viewer.showing import call_lines, conversation_lines, fact_lines
+from ..viewer.terminal import columns_of, is_unicode, line, print_lines
+from ..viewer.text import visible, visible_lines
+from ..viewer.tokenizer import load_tokenizer
+from .filters import with_filters
+from .runs import RunArgument, report_damage, runs_named
+
+__all__ = ["show"]
+
+SelectorArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SELECTOR",
+        help="Beginning of a trace id or of a call's id, or STEP:SAMPLE:ROLLOUT such as 3:7:0.",
+        show_default=False,
+    ),
+]
+TokenizerOption = Annotated[
+    Path | None,
+    typer.Option("--tokenizer", help="Folder of a tokenizer: decode token ids that have no text.", show_default=False),
+]
+
+
+@with_filters
+def show(
+    run: RunArgument,
+    selector: SelectorArgument = None,
+    filters: Filters = Filters(),  # noqa: B008
+    tokenizer: TokenizerOption = None,
+    full: Annotated[bool, typer.Option("--full", help="Shorten nothing.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print its records as they are in the files, in order.")] = False,
+    field: Annotated[
+        str | None,
+        typer.Option(
+            "--field", help="Print one field alone: output.response_text, inputs.raw_prompt.0.content.", metavar="PATH"
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show one trajectory as a conversation and as a tree of calls, or one call with inputs and output.
+
+    Long values are shortened with a remark; --full shows all of them, --field one of them.
+
+    Example: verl-trace show runs/exp1 3:7:0
+    """
+    decode = load_tokenizer(tokenizer, "show") if tokenizer is not None else None
+    picked = pick(runs_named(run), selector, filters)
+    if raw:
+        ids = {picked.call.id} if picked.call is not None else None
+        for record in raw_lines(picked.run, picked.trajectory.trace_id, ids):
+            sys.stdout.buffer.write(record)
+    elif field is not None:
+        _print_field(picked, field)
+    elif as_json:
+        typer.echo(json_text(_as_json(picked, decode), indent=True))
+    else:
+        _print(picked, decode, full)
+    report_damage([picked.reading])
+
+
+def _print(picked: Picked, decode: Any, full: bool) -> None:
+    trajectory, columns = picked.trajectory, columns_of()
+    if picked.call is not None and picked.call is not trajectory.root:
+        print_lines(call_lines(picked.call, columns, _parts(picked.call), full=full))
+        return
+    print_lines(fact_lines(trajectory_facts(trajectory), columns))
+    print_lines(conversation_lines(conversation(trajectory, decode), columns, full=full))
+    print_lines([line(), line(("calls", "bold"))])
+    print_lines(tree_lines(trajectory, columns, full=full, boxes=is_unicode()))
+
+
+def _as_json(picked: Picked, decode: Any) -> dict[str, Any]:
+    if picked.call is not None and picked.call is not picked.trajectory.root:
+        return {**call_json(picked.call), **_parts(picked.call)}
+    return {
+        "trajectory": trajectory_facts(picked.trajectory),
+        "turns": [turn_json(turn) for turn in conversation(picked.trajectory, decode)],
+        "calls": [call_json(call) for call in picked.trajectory.calls],
+    }
+
+
+def _parts(call: Call) -> dict[str, Any]:
+    parts = {"inputs": parsed(call.inputs)}
+    return parts if call.unfinished else {**parts, "output": parsed(call.output())}
+
+
+def _print_field(picked: Picked, path: str) -> None:
+    """The bare value: text is written as it is into a pipe, and made harmless on a terminal."""
+    call = picked.call or picked.trajectory.root
+    if call is None:
+        raise NotFound("the record of the trajectory's own call is lost", hint="name one of its calls")
+    value = field({**call.head, **_parts(call)}, path)
+    if value is MISSING:
+        names = ", ".join(map(str, _names(call, path)))
+        raise NotFound(f"{call.op} has no field {path!r}", hint=f"there are {names}" if names else "")
+    text = value if isinstance(value, str) else json_text(value, indent=True)
+    if sys.stdout.isatty():
+        typer.echo("\n".join(visible_lines(text)))
+    else:
+        sys.stdout.buffer.write(text.encode("utf-8", "surrogatepass") + b"\n")
+
+
+def _names(call: Call, path: str) -> list[str]:
+    """What there is at the last part of `path` that exists."""
+    value: Any = {**call.head, **_parts(call)}
+    known = ""
+    for part in path.split("."):
+        below = field(value, part)
+        if below is MISSING:
+            break
+        value, known = below, f"{known}{part}."
+    if isinstance(value, dict):
+        return [visible(f"{known}{name}") for name in value][:30]
+    return [f"{known}0 to {known}{len(value) - 1}"] if isinstance(value, list) and value else []

@@ -1,0 +1,51 @@
+"""`verl-trace stats`: a run in figures."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ..reader.facts import trajectory_facts
+from ..reader.filters import Filters
+from ..reader.payloads import json_text
+from ..reader.pick import matching
+from ..reader.stats import Stats
+from ..reader.trees import Reading
+from ..viewer.statistics import stats_text
+from ..viewer.terminal import columns_of, is_unicode
+from ..viewer.text import visible
+from .filters import with_filters
+from .runs import RunArgument, report_damage, runs_named
+
+__all__ = ["stats"]
+
+
+@with_filters
+def stats(
+    run: RunArgument,
+    filters: Filters = Filters(),  # noqa: B008
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a run.")] = False,
+) -> None:
+    """Count a run: steps, attempts, ops, latencies, tokens, where the time went, what stands out.
+
+    Model and tools: time of a trajectory in which they ran; where both did, it counts as the model's. Percentiles are
+    exact.
+
+    Example: verl-trace stats runs/exp1 --step 100:
+    """
+    readings, results = [], []
+    for one in runs_named(run):
+        reading, result = Reading(), Stats(one.attempts)
+        for trajectory in matching(one, filters, reading):
+            result.add(trajectory, trajectory_facts(trajectory))
+        readings.append(reading)
+        results.append({"project_name": one.project_name, "experiment_name": one.experiment_name, **result.as_json()})
+        if not as_json:
+            columns = columns_of() if sys.stdout.isatty() else None
+            typer.echo(f"{visible(one.experiment_name)}  {visible(one.project_name)}\n")
+            typer.echo(stats_text(results[-1], result.durations, columns, boxes=is_unicode()))
+    if as_json:
+        typer.echo(json_text(results, indent=True))
+    report_damage(readings)

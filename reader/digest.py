@@ -1,0 +1,84 @@
+"""Records without their weight: each line as it is, with counts in the place of its inputs or output.
+
+A digest is a line in the same form as the record, so that all that reads records reads digests. It is a hundredth of a
+record that holds token ids, and it is all that listings and statistics ask for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import orjson
+
+from ..schemas.lines import PAYLOAD_KEYS
+from .segments import SegmentLines
+
+__all__ = ["DigestLines", "count_of", "digest_line"]
+
+# Fields of each kind whose length (lists) or value (numbers) a digest keeps. What has token_ids has no others.
+_COUNTED = {b"start": ("prompt_ids",), b"end": ("token_ids", "response_ids", "num_turns"), b"text": ()}
+
+_HEAD = re.compile(rb'\{"kind":"(start|end|text)","bytes":(\d{1,18}),')
+_OBJECT = ord("{")
+_NUMBER = re.compile(rb"\d{1,18}(?=[,}\]])")
+
+
+def count_of(payload: bytes, name: str) -> int | None:
+    """How many items the list `name` has, or the number of that name; None where neither is there. Parses nothing."""
+    key = b'"' + name.encode() + b'":'
+    begin = payload.find(key) + len(key)
+    if begin < len(key):
+        return None
+    if payload[begin : begin + 1] == b"[":
+        end = payload.find(b"]", begin)
+        if end < 0:
+            end = len(payload)
+        return payload.count(b",", begin, end) + (end > begin + 1)
+    number = _NUMBER.match(payload, begin)
+    return int(number[0]) if number is not None else None
+
+
+def digest_line(line: bytes) -> bytes:
+    """The digest of a line with its newline; a line of another kind or form is its own."""
+    head = _HEAD.match(line)
+    if head is None:
+        return line
+    begin = len(line) - 2 - int(head[2])
+    mark = f',"{PAYLOAD_KEYS[head[1].decode()]}":'.encode()
+    if begin - len(mark) < head.end() or line[begin - len(mark) : begin] != mark or not line.endswith(b"}\n"):
+        return line
+    # {} and [] say what the payload was: text is merged into objects only
+    digest = _counts(line[begin:-2], _COUNTED[head[1]]) if line[begin] == _OBJECT else b"[]"
+    return b'{"kind":"%b","bytes":%d,%b%b}\n' % (head[1], len(digest), line[head.end() : begin], digest)
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _counts(payload: bytes, names: tuple[str, ...]) -> bytes:
+    counts = {}
+    for name in names:
+        count = count_of(payload, name)
+        if count is not None:
+            counts[name] = count
+            if name == "token_ids":
+                break
+    return orjson.dumps(counts)
+
+
+class DigestLines(SegmentLines):
+    """The lines of a segment as digests; offsets, sizes and damages are those of the segment."""
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        for offset, line in super().__iter__():
+            digest = digest_line(line)
+            if not self.sealed and digest is not line and not _is_json(line):
+                # no checksum vouches for a raw payload; whoever reads the line is to see what is wrong with it
+                digest = line
+            yield offset, digest

@@ -1,0 +1,189 @@
+"""Find one trajectory of a run by a short name, reading no more payloads than its own.
+
+A name is the beginning of a trace id or of a call's id, or numbers as `STEP:SAMPLE:ROLLOUT`, of which the last or the
+last two may be left out. Numbers are not unique in verl (attempts, validation, groups that straddle two workers), and
+beginnings need not be: then the candidates are told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ..schemas.errors import NotFound
+from .calls import Call, Trajectory
+from .digest_cache import digests
+from .facts import trajectory_facts
+from .filters import Filters
+from .records import parse_record, trace_id_of
+from .runs import Run
+from .segments import SegmentLines
+from .trees import Reading, Source, iter_trajectories
+from .writers import Segment
+
+__all__ = ["Picked", "matching", "only", "pick", "raw_lines", "read"]
+
+# Candidates that are listed; more help nobody.
+_LISTED = 12
+_ID_LIKE = re.compile(r"[0-9a-fA-F-]{4,36}\Z")
+
+
+class Picked(NamedTuple):
+    """What a name means: a trajectory, and one call of it where the name is the call's own."""
+
+    run: Run
+    trajectory: Trajectory
+    call: Call | None
+    reading: Reading
+
+
+class _OnlyLines(SegmentLines):
+    wanted: frozenset[str] = frozenset()
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        for offset, line in super().__iter__():
+            trace_id = trace_id_of(line)
+            if not trace_id or trace_id in self.wanted:
+                yield offset, line
+
+
+def only(trace_ids: frozenset[str]) -> Source:
+    """A source for `iter_trajectories` that passes over the calls of all other traces unread."""
+    kind = type("OnlyLines", (_OnlyLines,), {"wanted": trace_ids})
+
+    def source(segment: Segment, limit: int | None = None) -> SegmentLines:
+        return segment.lines(limit, kind=kind)
+
+    return source
+
+
+def read(run: Run, trace_ids: frozenset[str], reading: Reading | None = None) -> Iterator[Trajectory]:
+    """These trajectories of a run, whole."""
+    return iter_trajectories(run, reading, source=only(trace_ids))
+
+
+def raw_lines(run: Run, trace_id: str, call_ids: set[str] | None = None) -> Iterator[bytes]:
+    """The records of a trajectory as they are in the files, or those of some of its calls."""
+    source = only(frozenset({trace_id}))
+    for writer in run.writers:
+        for segment in writer.segments:
+            for _, line in source(segment, None):
+                record = parse_record(line) if trace_id_of(line) else None
+                if record is not None and (call_ids is None or record.head.get("id") in call_ids):
+                    yield line
+
+
+def matching(run: Run, filters: Filters, reading: Reading | None = None) -> Iterator[Trajectory]:
+    """The trajectories that are meant, without payloads (see `digest`).
+
+    Raises:
+        BadFilter: an attempt that the run does not have.
+    """
+    filters = filters.of_run(run.attempts)
+    for trajectory in iter_trajectories(run, reading, source=digests):
+        if filters.trajectory(trajectory):
+            yield trajectory
+
+
+def pick(runs: Sequence[Run], selector: str | None, filters: Filters) -> Picked:
+    """The one trajectory that is meant; without a selector, the only one that the filters leave.
+
+    Raises:
+        NotFound: none is meant, or several are.
+    """
+    wanted = _Selector(selector) if selector is not None else None
+    found: dict[int, _Candidates] = {}
+    for run in runs:
+        for trajectory in matching(run, filters):
+            match = wanted.match(trajectory) if wanted is not None else _Match(1, None)
+            if match is not None:
+                found.setdefault(match.rank, _Candidates()).add(run, trajectory, match.call_id)
+    best = found[min(found)] if found else _Candidates()
+    if best.count != 1:
+        raise _unclear(selector, best)
+    run, digest, call_id = best.first[0]
+    reading = Reading()
+    for trajectory in read(run, frozenset({digest.trace_id}), reading):
+        if trajectory.trace_id == digest.trace_id:
+            call = next((call for call in trajectory.calls if call.id == call_id), None)
+            return Picked(run, trajectory, call, reading)
+    raise NotFound(f"trajectory {digest.trace_id} was there a moment ago and is no more", hint="were files removed?")
+
+
+class _Match(NamedTuple):
+    rank: int
+    call_id: str | None
+
+
+class _Candidates:
+    """The first few that a name fits, and how many there are."""
+
+    def __init__(self) -> None:
+        self.first: list[tuple[Run, Trajectory, str | None]] = []
+        self.count = 0
+
+    def add(self, run: Run, trajectory: Trajectory, call_id: str | None) -> None:
+        self.count += 1
+        if len(self.first) < _LISTED:
+            self.first.append((run, trajectory, call_id))
+
+
+class _Selector:
+    def __init__(self, text: str) -> None:
+        self._text = text.strip()
+        self._id = self._text.lower() if _ID_LIKE.match(self._text) else None
+        parts = self._text.split(":")
+        self._numbers = parts if 2 <= len(parts) <= 3 else None
+
+    def match(self, trajectory: Trajectory) -> _Match | None:
+        """How well the name fits, 1 is best; None where it does not. A trajectory's name comes before its calls'."""
+        if self._numbers is not None:
+            facts = trajectory_facts(trajectory)
+            names = ("step", "sample_index", "rollout_n")
+            fits = all(
+                not wanted or _word(facts[name]) == wanted for name, wanted in zip(names, self._numbers, strict=False)
+            )
+            return _Match(1, None) if fits else None
+        if self._id is None:
+            return None
+        if trajectory.trace_id.startswith(self._id):
+            # the root's id and the trace's are one
+            return _Match(1, None)
+        calls = [call.id for call in trajectory.calls if call.id.startswith(self._id)]
+        return _Match(2, calls[0] if len(calls) == 1 else None) if calls else None
+
+
+def _unclear(selector: str | None, found: _Candidates) -> NotFound:
+    if not found.count:
+        if selector is None:
+            return NotFound("no trajectory is meant", hint="`verl-trace ls RUN --trajectories` lists all")
+        return NotFound(
+            f"no trajectory is called {selector!r}",
+            hint="name it by the beginning of its trace id or of a call's, or as STEP:SAMPLE:ROLLOUT; "
+            "`verl-trace ls RUN --trajectories` lists all",
+        )
+    several_runs = len({id(run) for run, *_ in found.first}) > 1
+    lines = [_candidate(run, trajectory, several_runs) for run, trajectory, _ in found.first]
+    if found.count > len(lines):
+        lines.append(f"… and {found.count - len(lines):,} more")
+    what = "here are" if selector is None else f"{selector!r} means"
+    hint = "name one of these, or narrow it down by a filter"
+    return NotFound(f"{what} {found.count:,} trajectories", hint=hint, details=lines)
+
+
+def _candidate(run: Run, trajectory: Trajectory, several_runs: bool) -> str:
+    facts: dict[str, Any] = trajectory_facts(trajectory)
+    attempts = run.attempts
+    number = attempts.index(facts["attempt"]) + 1 if facts["attempt"] in attempts else "?"
+    place = ":".join(_word(facts[name]) for name in ("step", "sample_index", "rollout_n"))
+    words = [facts["trace_id"], place, "validation" if facts["validate"] else "training", facts["status"]]
+    if len(attempts) > 1:
+        words.append(f"attempt {number}")
+    if "reward" in facts:
+        words.append(f"reward {facts['reward']}")
+    return "  ".join([*map(str, words), *([run.experiment_name] if several_runs else [])])
+
+
+def _word(value: object) -> str:
+    return "-" if value is None else str(value)
