@@ -6,8 +6,9 @@ from typing import Any
 
 from .calls import Trajectory
 from .kinds import MODEL, kind_of, tokens_of
+from .score_names import score_attributes
 
-__all__ = ["FACTS", "scores_of", "trajectory_facts"]
+__all__ = ["FACTS", "trajectory_facts"]
 
 # In the order of columns; attributes of the trajectory that are none of these come behind them.
 FACTS = (
@@ -27,11 +28,6 @@ FACTS = (
     "turns",
     "tokens",
 )
-
-
-def scores_of(trajectory: Trajectory) -> dict[str, Any]:
-    """What was told of the trajectory after it ended: `reward`, `num_turns` and whatever a reward function adds."""
-    return {}
 
 
 def trajectory_facts(trajectory: Trajectory) -> dict[str, Any]:
@@ -57,7 +53,7 @@ def trajectory_facts(trajectory: Trajectory) -> dict[str, Any]:
         "turns": sum(kind_of(call) == MODEL for call in trajectory.calls),
         "tokens": tokens_of(trajectory),
     }
-    return {**attributes, **scores_of(trajectory), **facts}
+    return {**attributes, **score_attributes(trajectory, attributes), **facts}
 
 
 def status_of(trajectory: Trajectory) -> str:

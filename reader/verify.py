@@ -140,7 +140,7 @@ class _Verification:
             return self._twins(segment, writer, alive)
         path = _path(segment, writer, forms[0])
         file = self._read(Scan(path, writer, segment.index, sealed=forms[0], alive=alive))
-        if file.sealed or file.size or path.exists() or not _path(segment, writer, True).exists():
+        if file.sealed or file.size or is_file(path) or not is_file(_path(segment, writer, True)):
             return file
         # sealed between the two looks; nothing was read of it yet
         self.report.files.remove(file)

@@ -13,6 +13,7 @@ import zstandard
 from ..reader.conversation import Decode
 from ..reader.filters import Filters
 from ..reader.payloads import texts
+from ..reader.places import open_file
 from ..reader.records import CALL_KINDS, parse_record
 from ..reader.segments import Damage
 from ..reader.writers import Segment
@@ -111,13 +112,14 @@ def _blocks(path: Any, *, sealed: bool) -> Iterator[bytes]:
 
 
 def _pieces(path: Any, *, sealed: bool) -> Iterator[bytes]:
-    with open(path, "rb", buffering=0) as file:
+    with open_file(path) as file:
         if not sealed:
-            yield from iter(lambda: file.read(_BLOCK), b"")
+            while block := file.read(_BLOCK):
+                yield block
             return
         decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
         # frames of a sealed file follow each other; a file that ends within one was cut off
-        pending = file.read(_PIECE)
+        pending = file.read(_PIECE) or b""
         while pending:
             frame = decompressor.decompressobj(write_size=_WRITE)
             while True:
@@ -125,9 +127,9 @@ def _pieces(path: Any, *, sealed: bool) -> Iterator[bytes]:
                 if out:
                     yield out
                 if frame.eof:
-                    pending = frame.unused_data or file.read(_PIECE)
+                    pending = frame.unused_data or file.read(_PIECE) or b""
                     break
-                pending = file.read(_PIECE)
+                pending = file.read(_PIECE) or b""
                 if not pending:
                     raise zstandard.ZstdError("the frame is cut off")
 

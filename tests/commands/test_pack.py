@@ -77,7 +77,7 @@ def test_what_cannot_be_meant_is_refused(runs: Path, tmp_path: Path, options: st
 def test_other_commands_take_the_file(runs: Path, tmp_path: Path) -> None:
     """ls, verify and repair read X.tar as they read the folder."""
     assert run("pack", runs / "exp1", "-o", tmp_path / "X.tar", "--split", "4GB").exit_code == 0
-    listed = [json.loads(run("ls", place, "--json").stdout)[0] for place in (runs, tmp_path / "X.tar")]
+    listed = [json.loads(run("ls", place, "--json").stdout)[0] for place in (runs / "exp1", tmp_path / "X.tar")]
 
     assert {**listed[0], "folder": 0, "bytes": 0} == {**listed[1], "folder": 0, "bytes": 0}
     assert run("verify", tmp_path / "X.tar").exit_code == 0
@@ -107,3 +107,17 @@ def test_a_part_that_is_missing_is_told(runs: Path, tmp_path: Path) -> None:
 def test_sizes(text: str, size: int) -> None:
     """Decimal and binary units."""
     assert parse_size(text, "--split") == size
+
+
+@pytest.mark.parametrize("command", [["cat"], ["grep", "-c", "Loop"], ["stats", "--json"], ["show", "--json"]])
+def test_reading_commands_take_the_file(runs: Path, tmp_path: Path, command: list[str]) -> None:
+    """What they print of X.tar is what they print of the folder."""
+    assert run("pack", runs / "exp1", "-o", tmp_path / "X.tar", "--split", "1").exit_code == 0
+    selector = ["3:1"] if command[0] == "show" else []
+    name, *options = command
+    words = options[1:] if name == "grep" else []
+    flags = options[:1] if name == "grep" else options
+    printed = [run(name, *words, place, *selector, *flags) for place in (runs / "exp1", tmp_path / "X.tar")]
+
+    assert printed[0].exit_code == printed[1].exit_code == 0, printed[1].output
+    assert printed[0].stdout == printed[1].stdout.replace(str(tmp_path / "X.tar" / "exp1"), str(runs / "exp1"))

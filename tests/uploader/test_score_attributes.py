@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from verl_trace.reader import Group, Trajectory
-from verl_trace.uploader.scores import score_attributes
+from verl_trace.reader.score_names import score_attributes
 
 
 def attributes(scores: dict[str, Any], taken: set[str] | None = None, group: Group | None = None) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""A trajectory's scores as flat attributes of its root call, which Weave's table can filter and sort by.
+"""A trajectory's scores under flat names: those that filters and listings use, and the attributes of the root call that
+Weave's table can filter and sort by.
 
 | attribute | from |
 | --- | --- |
@@ -18,7 +19,7 @@ from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..reader import Trajectory
+    from .calls import Trajectory
 
 __all__ = ["score_attributes"]
 
@@ -30,8 +31,8 @@ _MAX_DEPTH = 4
 _NUMBER = {"_type", "value"}
 
 
-def score_attributes(trajectory: Trajectory, taken: Container[str]) -> dict[str, Any]:
-    """The attributes to add to the root's own, whose names are `taken`; {} where there are no scores."""
+def score_attributes(trajectory: Trajectory, taken: Container[str] = ()) -> dict[str, Any]:
+    """Name -> value, of which none is in `taken`, the root's own attributes; {} where there are no scores."""
     out: dict[str, Any] = {}
     for name, value in _named(trajectory):
         unique, count = name, 1
