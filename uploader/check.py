@@ -21,6 +21,8 @@ from .result import Difference
 __all__ = [
     "CHECKS",
     "DIFFERS",
+    "HARMLESS",
+    "MOVED",
     "REWRITTEN",
     "STRIPPED",
     "Counted",
@@ -32,8 +34,12 @@ __all__ = [
 
 CHECKS = ("none", "counts", "deep")
 
-# Kinds of differences. What the server makes of some values for reasons of its own, and shows as the same:
+# Kinds of differences. What the server makes of some values for reasons of its own, and shows as the same,
 REWRITTEN = "rewritten by the server"
+# a heavy field that an upload has put elsewhere, with a preview in its place,
+MOVED = "moved out when it was sent"
+# (nothing is lost by these two)
+HARMLESS = frozenset({REWRITTEN, MOVED})
 # a value that is gone,
 STRIPPED = "stripped by the server"
 # and one that is another.
@@ -43,6 +49,8 @@ DIFFERS = "differs"
 _LAG = (0.5, 2.0, 5.0)
 # What a server puts in the place of a value that it finds too large.
 _STUB = "_weave"
+# The key of what stands in the place of a field that was moved out.
+_MOVED_KEY = "_moved"
 
 
 class Counted(NamedTuple):
@@ -104,7 +112,7 @@ def same_in_brief(call: Encoded, row: dict[str, Any]) -> bool:
     theirs = theirs if isinstance(theirs, dict) else {}
     pairs = [(value, theirs.get(key)) for key, value in orjson.loads(call.attributes).items()]
     changes = [kind for mine, held in pairs for _, kind in _walk("", mine, held)]
-    return same_instant(call.ended_at, row["ended_at"]) and set(changes) <= {REWRITTEN}
+    return same_instant(call.ended_at, row["ended_at"]) and set(changes) <= HARMLESS
 
 
 def same_instant(mine: str, theirs: Any) -> bool:
@@ -151,6 +159,8 @@ def _same(mine: Any, theirs: Any) -> bool:
 def _kind(mine: Any, theirs: Any) -> str:
     if isinstance(theirs, dict) and _STUB in theirs:
         return STRIPPED
+    if isinstance(theirs, dict) and _MOVED_KEY in theirs:
+        return MOVED
     stored_elsewhere = isinstance(theirs, dict) and theirs.get("_type") == "CustomWeaveType"
     reference = isinstance(theirs, str) and theirs.startswith("weave:///")
     if (stored_elsewhere or reference) and mine is not None:
