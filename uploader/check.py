@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from .client import Client
+from .client import Client, Unreachable
 from .payload import Encoded
 from .plan import Trace
 from .result import Difference
@@ -75,8 +75,10 @@ def count_traces(client: Client, traces: Sequence[Trace]) -> Counted:
     shown = set(client.existing(list(due)))
     for pause in _LAG:
         # of what the ledger remembers, only the ledger is in doubt
-        if all(due[key].remembered for key in due.keys() - shown) or client.stop.wait(pause):
+        if all(due[key].remembered for key in due.keys() - shown):
             break
+        if client.stop.wait(pause):
+            raise Unreachable("stopped")
         shown |= set(client.existing(list(due.keys() - shown)))
     return Counted([(due[key], key) for key in due if key not in shown], max(0, found - len(shown)))
 
