@@ -94,11 +94,11 @@ def upload(
 
 def exit_code(result: UploadResult) -> int:
     """0 when nothing is left to do. A dry run leaves nothing undone that it was asked for, unless it could not read."""
-    from ..uploader.check import REWRITTEN
+    from ..uploader.check import HARMLESS
 
     if result.stopped:
         return STOPPED
-    differing = any(count for run in result.runs for kind, count in run.differing.items() if kind != REWRITTEN)
+    differing = any(count for run in result.runs for kind, count in run.differing.items() if kind not in HARMLESS)
     left = result.failed or differing or (result.waiting and not result.dry_run)
     return SOME_LEFT if left or result.unreadable or result.unopened else ALL_SENT
 

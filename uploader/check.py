@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from .client import Client
+from .client import Client, Unreachable
 from .payload import Encoded
 from .plan import Trace
 from .result import Difference
@@ -21,6 +21,8 @@ from .result import Difference
 __all__ = [
     "CHECKS",
     "DIFFERS",
+    "HARMLESS",
+    "MOVED",
     "REWRITTEN",
     "STRIPPED",
     "Counted",
@@ -32,8 +34,12 @@ __all__ = [
 
 CHECKS = ("none", "counts", "deep")
 
-# Kinds of differences. What the server makes of some values for reasons of its own, and shows as the same:
+# Kinds of differences. What the server makes of some values for reasons of its own, and shows as the same,
 REWRITTEN = "rewritten by the server"
+# a heavy field that an upload has put elsewhere, with a preview in its place,
+MOVED = "moved out when it was sent"
+# (nothing is lost by these two)
+HARMLESS = frozenset({REWRITTEN, MOVED})
 # a value that is gone,
 STRIPPED = "stripped by the server"
 # and one that is another.
@@ -43,6 +49,8 @@ DIFFERS = "differs"
 _LAG = (0.5, 2.0, 5.0)
 # What a server puts in the place of a value that it finds too large.
 _STUB = "_weave"
+# The key of what stands in the place of a field that was moved out.
+_MOVED_KEY = "_moved"
 
 
 class Counted(NamedTuple):
@@ -67,8 +75,10 @@ def count_traces(client: Client, traces: Sequence[Trace]) -> Counted:
     shown = set(client.existing(list(due)))
     for pause in _LAG:
         # of what the ledger remembers, only the ledger is in doubt
-        if all(due[key].remembered for key in due.keys() - shown) or client.stop.wait(pause):
+        if all(due[key].remembered for key in due.keys() - shown):
             break
+        if client.stop.wait(pause):
+            raise Unreachable("stopped")
         shown |= set(client.existing(list(due.keys() - shown)))
     return Counted([(due[key], key) for key in due if key not in shown], max(0, found - len(shown)))
 
@@ -104,7 +114,7 @@ def same_in_brief(call: Encoded, row: dict[str, Any]) -> bool:
     theirs = theirs if isinstance(theirs, dict) else {}
     pairs = [(value, theirs.get(key)) for key, value in orjson.loads(call.attributes).items()]
     changes = [kind for mine, held in pairs for _, kind in _walk("", mine, held)]
-    return same_instant(call.ended_at, row["ended_at"]) and set(changes) <= {REWRITTEN}
+    return same_instant(call.ended_at, row["ended_at"]) and set(changes) <= HARMLESS
 
 
 def same_instant(mine: str, theirs: Any) -> bool:
@@ -151,6 +161,8 @@ def _same(mine: Any, theirs: Any) -> bool:
 def _kind(mine: Any, theirs: Any) -> str:
     if isinstance(theirs, dict) and _STUB in theirs:
         return STRIPPED
+    if isinstance(theirs, dict) and _MOVED_KEY in theirs:
+        return MOVED
     stored_elsewhere = isinstance(theirs, dict) and theirs.get("_type") == "CustomWeaveType"
     reference = isinstance(theirs, str) and theirs.startswith("weave:///")
     if (stored_elsewhere or reference) and mine is not None:

@@ -52,6 +52,8 @@ class Proxy(ThreadingHTTPServer):
         self.decide: Callable[[str, bytes], Fault | None] = lambda path, body: None
         self.requests: list[tuple[str, bytes]] = []
         self.faults = 0
+        # of the last request
+        self.authorization = ""
         # set at the end: no stall outlives the test
         self.stalls = threading.Event()
 
@@ -69,6 +71,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.requests.append((self.path, body))
+        self.server.authorization = self.headers["Authorization"] or ""
         fault = self.server.decide(self.path, body)
         self.server.faults += fault is not None
         if fault is None:

@@ -11,7 +11,7 @@ import pytest
 
 from verl_trace.demo.server_env import Server
 from verl_trace.uploader import check, upload
-from verl_trace.uploader.check import DIFFERS, REWRITTEN, STRIPPED, compare, same_instant
+from verl_trace.uploader.check import DIFFERS, MOVED, REWRITTEN, STRIPPED, compare, same_instant
 from verl_trace.uploader.payload import Encoded
 
 Stored = Callable[[str], dict[str, Any]]
@@ -130,6 +130,7 @@ def row(output: Any, **fields: Any) -> dict[str, Any]:
         ('"x"', None, [("output", DIFFERS)]),
         ('{"a":1}', {}, [("output", DIFFERS)]),
         ('"data:…"', {"_type": "CustomWeaveType"}, [("output", REWRITTEN)]),
+        ('{"a":[1,2]}', {"a": {"_moved": "list", "preview": [1]}}, [("output.a", MOVED)]),
         ('{"a":"x"}', {"a": {"_weave": {"error": "<EXCEEDS_LIMITS>"}}}, [("output.a", STRIPPED)]),
         ("[" * 400 + "]" * 400, json.loads("[" * 400 + "]" * 400), []),
     ],

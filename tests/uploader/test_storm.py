@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from verl_trace.reader import find_runs, iter_trajectories
-from verl_trace.uploader import plan, transport, upload
+from verl_trace.uploader import plan, sender, transport, upload
 from verl_trace.uploader.result import ALREADY_STORED
 
 Stored = Callable[[str], dict[str, Any]]
@@ -23,6 +23,9 @@ MAX_WAIT = 120.0
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that gives an answer one second, begins with short pauses, and sends many small requests."""
     monkeypatch.setattr(plan, "MAX_CALLS", 100)
+    # SQLite reads the calls that it is to count: it shall be done within the second
+    monkeypatch.setattr(plan, "MAX_TRACES", 50)
+    monkeypatch.setattr(sender, "MAX_TRACES", 50)
     monkeypatch.setattr(transport, "TIMEOUT", (1.0, 1.0))
     monkeypatch.setattr(transport, "FIRST_WAIT", 0.05)
     monkeypatch.setattr(transport, "LONGEST_WAIT", 1.0)
