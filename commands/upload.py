@@ -21,6 +21,8 @@ __all__ = ["upload"]
 ALL_SENT, SOME_LEFT, INTERRUPTED = 0, 1, 130
 # Failures listed one by one in the report; --json has more.
 _LISTED = 10
+# Fields of large calls that became files, listed one by one; --json has all.
+_MOVED_LISTED = 20
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or of several, or one span file.")]
 EntityOption = Annotated[
@@ -96,6 +98,12 @@ def _text(report: RunReport, dry_run: bool) -> str:
         lines.append(f"    {failure.id} {failure.op}: {failure.reason}")
     if report.failed > _LISTED:
         lines.append(f"    … and {report.failed - _LISTED:,} more")
+    if report.moved:
+        lines.append(f"  moved    {len(report.moved):>9,} fields of calls too large for a row of Weave into files")
+    for moved in report.moved[:_MOVED_LISTED]:
+        lines.append(f"    {moved.id} {moved.op}: {visible(moved.path)}, {moved.bytes / 1e6:,.1f} MB")
+    if len(report.moved) > _MOVED_LISTED:
+        lines.append(f"    … and {len(report.moved) - _MOVED_LISTED:,} more; --json lists them all")
     return "\n".join(lines + [f"  note: {note}" for note in [*_remarks(report), *report.notes]])
 
 

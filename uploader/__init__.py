@@ -5,6 +5,8 @@
     target     where to and as whom, as W&B users have set it up
     plan       which calls go into which request
     payload    one trajectory -> the bytes of its calls
+    heavy      what is too large for a row: files with a preview in place
+    contents   files as Weave's own Content objects
     ops        the objects that calls refer to by their op name
     client     the routes, and what to do about every kind of answer
     transport  one request; how long to wait before the next

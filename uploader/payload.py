@@ -14,14 +14,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 if TYPE_CHECKING:
     from ..reader import Call, Trajectory
 
-__all__ = ["TEXT_MARK", "Encoded", "encode_trajectory", "protect_references", "status_counts"]
+__all__ = ["TEXT_MARK", "Encoded", "Moved", "encode_trajectory", "protect_references", "status_counts"]
 
 # Written before a recorded string that begins like a Weave reference.
 TEXT_MARK = "text:"
@@ -30,12 +30,19 @@ _REFERENCES = ("weave:///", "weave-trace-internal:///")
 _HINTS = (b'"weave:/', b'"weave:\\/', b'"weave-trace-internal:')
 
 
+class Moved(NamedTuple):
+    """A field that became a file: its path in the call and its size in bytes of JSON."""
+
+    path: str
+    bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """One call, ready to be posted in either of the two forms that Weave's servers know.
 
-    `head` and `tail` are JSON members without braces, `attributes` and `inputs` JSON objects.
-    `escaped`: strings that got `TEXT_MARK`.
+    `head` and `tail` are JSON members without braces, `attributes` and `inputs` JSON objects, `output` any JSON.
+    `escaped`: strings that got `TEXT_MARK`. `moved`: fields that became files, see `heavy`.
     """
 
     id: str
@@ -46,18 +53,21 @@ class Encoded:
     attributes: bytes
     inputs: bytes
     tail: bytes
+    output: bytes = b"null"
     escaped: int = 0
     interrupted: bool = False
     orphan: bool = False
+    moved: tuple[Moved, ...] = ()
 
     @property
     def size(self) -> int:
         """Bytes that the call adds to a request."""
-        return len(self.head) + len(self.attributes) + len(self.inputs) + len(self.tail) + 40
+        parts = (self.head, self.attributes, self.inputs, self.tail, self.output)
+        return sum(map(len, parts)) + 40
 
     def complete(self) -> bytes:
         """The call as an item of `/v2/…/calls/complete`."""
-        return b"{" + self._beginning() + b"," + self.tail + b"}"
+        return b"{" + self._beginning() + b"," + self._ending() + b"}"
 
     def start(self) -> bytes:
         """The beginning as an item of `/call/upsert_batch`, for servers without the newer route."""
@@ -66,10 +76,13 @@ class Encoded:
     def end(self) -> bytes:
         """The end as an item of `/call/upsert_batch`."""
         ids = _members({"project_id": self.project_id, "id": self.id})
-        return b'{"mode":"end","req":{"end":{' + ids + b"," + self.tail + b"}}}"
+        return b'{"mode":"end","req":{"end":{' + ids + b"," + self._ending() + b"}}}"
 
     def _beginning(self) -> bytes:
         return self.head + b',"attributes":' + self.attributes + b',"inputs":' + self.inputs
+
+    def _ending(self) -> bytes:
+        return self.tail + b',"output":' + self.output
 
 
 def encode_trajectory(trajectory: Trajectory, project_id: str, op_ref: Callable[[str], str]) -> list[Encoded]:
@@ -122,7 +135,8 @@ def _encode(call: Call, project_id: str, op_ref: str, counts: dict[str, int]) ->
         head=_members(head),
         attributes=attributes,
         inputs=inputs,
-        tail=_members(end) + b',"output":' + output,
+        tail=_members(end),
+        output=output,
         escaped=in_attributes + in_inputs + in_output,
         interrupted=call.unfinished,
         orphan=call.orphan,

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["ALREADY_STORED", "STILL_OPEN", "Failure", "RunReport", "UploadResult"]
+__all__ = ["ALREADY_STORED", "STILL_OPEN", "Failure", "MovedField", "RunReport", "UploadResult"]
 
 # Reasons for not sending a call that is in order.
 ALREADY_STORED = "already stored"
@@ -23,6 +23,16 @@ class Failure:
     trace_id: str
     op: str
     reason: str
+
+
+@dataclass(frozen=True)
+class MovedField:
+    """A field of a call that was too large for a row of Weave and is a file there; `bytes` of JSON."""
+
+    id: str
+    op: str
+    path: str
+    bytes: int
 
 
 @dataclass
@@ -48,6 +58,7 @@ class RunReport:
     interrupted: int = 0
     orphans: int = 0
     marked_texts: int = 0
+    moved: list[MovedField] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
 
@@ -91,6 +102,7 @@ class RunReport:
             "interrupted": self.interrupted,
             "orphans": self.orphans,
             "marked_texts": self.marked_texts,
+            "moved": [vars(moved) for moved in self.moved],
             "failures": [vars(failure) for failure in self.failures],
             "notes": self.notes,
         }

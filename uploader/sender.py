@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 
 from ..schemas.errors import Rejected
 from .client import Client, Unreachable
+from .heavy import lighten
 from .payload import Encoded
-from .result import ALREADY_STORED, Failure, RunReport
+from .result import ALREADY_STORED, Failure, MovedField, RunReport
 
 __all__ = ["Sender", "count_call"]
 
@@ -21,6 +22,8 @@ QUEUED = 2
 def count_call(report: RunReport, call: Encoded) -> None:
     """Note what is special about a call that was sent, or would be."""
     report.count(size=call.size, interrupted=call.interrupted, orphan=call.orphan, marked_texts=call.escaped)
+    for field in call.moved:
+        report.moved.append(MovedField(call.id, call.op, field.path, field.bytes))
 
 
 class Sender:
@@ -103,8 +106,17 @@ class Sender:
             del left[key]
         if not left:
             return
+        self._lighten(left)
         outcome = self._client.store(list(left.values()), frozenset(known) & frozenset(left))
         self._settle(left, [call.id for call in outcome.stored], outcome.refused)
+
+    def _lighten(self, left: dict[str, Encoded]) -> None:
+        """Files for what is too large for a row; a call whose files are refused is failed, its neighbours go on."""
+        for key, call in list(left.items()):
+            try:
+                left[key] = lighten(call, self._client)
+            except Rejected as error:
+                self._settle(left, [], [(call, f"a file of it is refused: {error}")])
 
     def _settle(self, left: dict[str, Encoded], stored: list[str], refused: list[tuple[Encoded, str]]) -> None:
         with self._lock:
