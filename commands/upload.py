@@ -30,6 +30,13 @@ EntityOption = Annotated[
 ]
 ProjectOption = Annotated[str | None, typer.Option(help="PROJECT or ENTITY/PROJECT instead of the recorded name.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Count calls, trajectories and bytes; use no network.")]
+RedactOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Leave out the values of keys like this (a shell glob, any case, any depth); repeatable.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")]
 
 
@@ -38,6 +45,7 @@ def upload(
     entity: EntityOption = None,
     project: ProjectOption = None,
     dry_run: DryRunOption = False,
+    redact: RedactOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Replay a recorded run into its W&B Weave project, with the recorded ids and times.
@@ -51,7 +59,7 @@ def upload(
     not start.
     """
     try:
-        result = _upload(run, entity, project, dry_run)
+        result = _upload(run, entity, project, dry_run, redact or [])
     except KeyboardInterrupt:
         typer.echo("verl-trace: interrupted; what has arrived stays, run the command again to send the rest", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -73,14 +81,14 @@ def exit_code(result: UploadResult) -> int:
     return SOME_LEFT if left else ALL_SENT
 
 
-def _upload(run: Path, entity: str | None, project: str | None, dry_run: bool) -> UploadResult:
+def _upload(run: Path, entity: str | None, project: str | None, dry_run: bool, redact: list[str]) -> UploadResult:
     try:
         from ..uploader.pipeline import upload as replay
         from .upload_progress import showing_progress
     except ImportError as error:
         raise MissingExtra("upload", "upload", error.name or "requests") from None
     with showing_progress(sys.stderr) as progress:
-        return replay(run, entity=entity, project=project, dry_run=dry_run, progress=progress)
+        return replay(run, entity=entity, project=project, dry_run=dry_run, progress=progress, redact=redact)
 
 
 def _text(report: RunReport, dry_run: bool) -> str:
@@ -121,5 +129,9 @@ def _remarks(report: RunReport) -> list[str]:
     if report.marked_texts:
         remarks.append(
             f"{report.marked_texts:,} strings that begin like a Weave reference got {TEXT_MARK!r} before them"
+        )
+    if report.missing_contents:
+        remarks.append(
+            f"{report.missing_contents:,} pictures or arrays are missing from the side files; marks say where"
         )
     return remarks

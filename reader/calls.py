@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..schemas.lines import Line
+from ..schemas.side import is_digest
 from .records import text_of
 from .writers import Writer
 
@@ -25,6 +26,7 @@ class Call:
     text: bytes | None = None  # raw JSON of a text record's output
     last_seen_at: str = ""  # last time in the file of its writer, when it never ended
     orphan: bool = False  # its parent is not among the records
+    blobs: list[str] = field(default_factory=list)  # digests of contents of `writer.contents` that it refers to
 
     def take(self, kind: str, line: Line) -> bool:
         """Add what a `start`, `end` or `text` record says; False when such a one was there already."""
@@ -32,6 +34,7 @@ class Call:
             if self.inputs is not None:
                 return False
             self.inputs = line.payload
+            self._refer(line)
             if self.unfinished:
                 # a text record may have come first, and knows less
                 self.head = line.head
@@ -40,11 +43,17 @@ class Call:
             if self.raw_output is not None:
                 return False
             self.head, self.raw_output = line.head, line.payload
+            self._refer(line)
             return True
         if self.text is not None:
             return False
         self.text = line.payload
         return True
+
+    def _refer(self, line: Line) -> None:
+        names = line.head.get("blobs")
+        if isinstance(names, list):
+            self.blobs += [name for name in names if is_digest(name) and name not in self.blobs]
 
     @property
     def op(self) -> str:

@@ -12,16 +12,20 @@ __all__ = [
     "RAW_SUFFIX",
     "REPAIR_REPORT",
     "SEALED_SUFFIX",
+    "SIDE_SUFFIX",
     "TMP_SUFFIX",
     "SegmentName",
     "parse_segment_name",
+    "parse_side_file_name",
     "run_folder_name",
     "segment_file_name",
+    "side_file_name",
     "writer_id",
 ]
 
 RAW_SUFFIX = ".jsonl"
 SEALED_SUFFIX = ".jsonl.zst"
+SIDE_SUFFIX = ".blobs"
 TMP_SUFFIX = ".tmp"
 ATTEMPT_PREFIX = ".attempt-"
 # In a repaired copy: what was left out.
@@ -32,6 +36,7 @@ _MAX_FOLDER = 100
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _SAFE_FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
 _SEGMENT = re.compile(r"(?P<writer>[^.]+)\.(?P<index>\d{5,})\.jsonl(?P<zst>\.zst)?\Z")
+_SIDE = re.compile(r"(?P<writer>[^.]+)\.(?P<index>\d{5,})\.blobs\Z")
 
 
 @dataclass(frozen=True, order=True)
@@ -69,3 +74,14 @@ def parse_segment_name(path: str | Path) -> SegmentName | None:
     if match is None:
         return None
     return SegmentName(match["writer"], int(match["index"]), match["zst"] is not None)
+
+
+def side_file_name(writer: str, index: int) -> str:
+    """File name of the side file `index` of `writer`: contents too large for a line."""
+    return f"{writer}.{index:05d}{SIDE_SUFFIX}"
+
+
+def parse_side_file_name(path: str | Path) -> tuple[str, int] | None:
+    """Writer and index of a side file, None for any other file."""
+    match = _SIDE.match(Path(path).name)
+    return (match["writer"], int(match["index"])) if match is not None else None

@@ -7,10 +7,12 @@ from typing import Any, Protocol
 
 import orjson
 
-__all__ = ["PART_BYTES", "FileStore", "content", "contents"]
+__all__ = ["PART_BYTES", "FileCache", "FileStore", "content", "contents"]
 
 # The hosted service takes requests of 32 MiB.
 PART_BYTES = 16 << 20
+# Files that are known to be stored; more would only cost memory.
+_REMEMBERED = 50_000
 _CONTENT = "weave.type_wrappers.Content.content.Content"
 _EXTENSIONS = {
     "application/json": ".json",
@@ -35,6 +37,40 @@ class FileStore(Protocol):
         Raises:
             Rejected, Unreachable
         """
+
+
+class FileCache:
+    """A store that is not given the same file twice. May be used by several threads.
+
+    `forms`: what a content of a side file has become, by what it was.
+    """
+
+    def __init__(self, store: FileStore) -> None:
+        self._store = store
+        self._known: dict[tuple[str, bytes], str] = {}
+        self.forms: dict[bytes, Any] = {}
+
+    def create_file(self, name: str, content: bytes) -> str:
+        """Store a file unless that was done before; returns its digest.
+
+        Raises:
+            Rejected, Unreachable
+        """
+        key = name, hashlib.sha256(content).digest()
+        known = self._known.get(key)
+        if known is None:
+            known = self._store.create_file(name, content)
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[key] = known
+        return known
+
+    def remember(self, was: bytes, form: Any) -> Any:
+        """Note a form; returns it."""
+        if len(self.forms) >= _REMEMBERED:
+            self.forms.clear()
+        self.forms[was] = form
+        return form
 
 
 def content(store: FileStore, data: bytes, mimetype: str, about: dict[str, Any] | None = None) -> dict[str, Any]:

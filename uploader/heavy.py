@@ -4,8 +4,8 @@
                   "whole": <weave.Content of the field's JSON>}
 
 `whole` is a list of Contents, to be joined, where the field is larger than a request may be. Everything else of the
-call stays as it is and can be filtered. Fields are moved from the heaviest down until the call is small enough: first texts and
-lists of numbers, and where these do not suffice, whole fields of any kind.
+call stays as it is and can be filtered. Fields are moved from the heaviest down until the call is small enough: first
+texts and lists of numbers, and where these do not suffice, whole fields of any kind.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from .contents import FileStore, contents
+from .contents import FileCache, FileStore, contents
+from .media import place_files
 from .payload import Encoded, Moved
 
 __all__ = ["LIGHT_BYTES", "MOVED", "ROW_BYTES", "lighten"]
@@ -44,13 +45,16 @@ class _Field(NamedTuple):
 
 
 def lighten(call: Encoded, store: FileStore, limit: int = ROW_BYTES, target: int = LIGHT_BYTES) -> Encoded:
-    """The call itself when it is no larger than `limit` bytes, else one of about `target` bytes; see `Encoded.moved`.
+    """The call as it can be sent: with files in place of its side-file contents (see `media`), and of about `target`
+    bytes when it is larger than `limit` (see `Encoded.moved`). The call itself when there is nothing to do.
 
     For a call that the server has refused as too large, give a smaller `limit`.
 
     Raises:
         Rejected, Unreachable: a file could not be stored; nothing of the call was sent.
     """
+    files = store if isinstance(store, FileCache) else FileCache(store)
+    call = place_files(call, files)
     if call.size <= limit:
         return call
     parts: dict[str, Any] = {
@@ -62,7 +66,7 @@ def lighten(call: Encoded, store: FileStore, limit: int = ROW_BYTES, target: int
     excess = call.size - target
     for choose in (_leaves, _fields, _sides):
         if excess > 0:
-            excess = _move(choose(parts), excess, store, moved)
+            excess = _move(choose(parts), excess, files, moved)
     inputs, output, attributes = (orjson.dumps(parts[name]) for name in ("inputs", "output", "attributes"))
     return replace(call, inputs=inputs, output=output, attributes=attributes, moved=(*call.moved, *moved))
 

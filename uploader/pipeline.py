@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..reader import Run, closed_folders, find_runs, iter_trajectories
 from ..reader.runs import UNKNOWN
 from ..reader.trees import Reading
+from ..schemas.redaction import KeyPatterns
 from .client import Client, Unreachable
 from .ops import OBJECT_DIGEST, Ops, op_object_id
 from .plan import batches
@@ -34,11 +35,13 @@ def upload(
     progress: Progress | None = None,
     workers: int = WORKERS,
     max_wait: float = 300.0,
+    redact: Sequence[str] = (),
 ) -> UploadResult:
     """Replay every run at `path` into its Weave project. Calls that the server has already are not sent again.
 
     `progress` is called, from any thread, with the result so far. `max_wait`: seconds for which a request may fail
-    before the upload gives up. Memory is bounded by a few requests of 8 MiB, whatever the run's size.
+    before the upload gives up. `redact`: patterns of keys whose values are left out. Memory is bounded by a few
+    requests of 8 MiB, whatever the run's size.
 
     Raises:
         NotARun: there are no span files.
@@ -47,6 +50,7 @@ def upload(
     began = time.monotonic()
     result = UploadResult(dry_run=dry_run)
     tell = progress or (lambda _: None)
+    patterns = KeyPatterns(redact) if redact else None
     # every target is resolved before the first call is sent: a second run with a bad name must not surprise half-way
     runs = find_runs(path)
     result.unreadable += closed_folders(path)
@@ -61,9 +65,9 @@ def upload(
         report = _report(run, target, entity, project)
         result.runs.append(report)
         if target is None:
-            _measure(run, report, lambda: tell(result))
+            _measure(run, report, lambda: tell(result), patterns)
         else:
-            _replay(run, report, Client(target, max_wait=max_wait), workers, lambda: tell(result))
+            _replay(run, report, Client(target, max_wait=max_wait), workers, lambda: tell(result), patterns)
         result.seconds = time.monotonic() - began
         result.unreadable += report.unreadable
     return result
@@ -88,21 +92,23 @@ def _report(run: Run, target: Target | None, entity: str | None, project: str | 
     return RunReport(run.project_name, run.experiment_name, f"{name.entity or '(default entity)'}/{name.project}")
 
 
-def _measure(run: Run, report: RunReport, tell: Callable[[], None]) -> None:
+def _measure(run: Run, report: RunReport, tell: Callable[[], None], redact: KeyPatterns | None) -> None:
     """A dry run: everything but the network."""
 
     def op_ref(name: str) -> str:
         return f"weave:///{report.target}/op/{op_object_id(name)}:{OBJECT_DIGEST}"
 
     reading = Reading()
-    for batch in batches(iter_trajectories(run, reading), report, report.target, op_ref):
+    for batch in batches(iter_trajectories(run, reading), report, report.target, op_ref, redact):
         for call in batch:
             count_call(report, call)
         tell()
     _note(report, reading)
 
 
-def _replay(run: Run, report: RunReport, client: Client, workers: int, tell: Callable[[], None]) -> None:
+def _replay(
+    run: Run, report: RunReport, client: Client, workers: int, tell: Callable[[], None], redact: KeyPatterns | None
+) -> None:
     ops = Ops(client)
     sender = Sender(client, report, tell)
 
@@ -115,7 +121,7 @@ def _replay(run: Run, report: RunReport, client: Client, workers: int, tell: Cal
 
     reading = Reading()
     with sender.running(workers):
-        for batch in batches(iter_trajectories(run, reading), report, client.project_id, op_ref):
+        for batch in batches(iter_trajectories(run, reading), report, client.project_id, op_ref, redact):
             sender.put(batch)
     _note(report, reading)
     for name, words in ops.refused.items():

@@ -10,6 +10,7 @@ from .result import STILL_OPEN, RunReport
 
 if TYPE_CHECKING:
     from ..reader import Trajectory
+    from ..schemas.redaction import KeyPatterns
 
 __all__ = ["MAX_BYTES", "MAX_CALLS", "batches"]
 
@@ -23,10 +24,11 @@ def batches(
     report: RunReport,
     project_id: str,
     op_ref: Callable[[str], str],
+    redact: KeyPatterns | None = None,
 ) -> Iterator[list[Encoded]]:
     """Requests of whole trajectories; only one that is too large for a request is spread over several.
 
-    Counts in `report` what is recorded and what must wait.
+    Values of keys that match `redact` are left out. Counts in `report` what is recorded and what must wait.
     """
     batch: list[Encoded] = []
     size = 0
@@ -36,7 +38,7 @@ def batches(
         if is_open(trajectory):
             report.skipped[STILL_OPEN] += len(trajectory.calls)
             continue
-        calls = encode_trajectory(trajectory, project_id, op_ref)
+        calls = encode_trajectory(trajectory, project_id, op_ref, redact)
         added = sum(call.size for call in calls)
         if batch and not _fits(len(batch) + len(calls), size + added):
             yield batch

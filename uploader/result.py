@@ -40,8 +40,9 @@ class RunReport:
     """The upload of one run. `failures` has the first `FAILURES_KEPT` of `failed`.
 
     All counts but `trajectories` and `bytes` are calls; `interrupted`, `orphans` and `marked_texts` (strings that got
-    `TEXT_MARK`) count within the calls that were sent (dry run: would be). `unreadable`: files that the operating
-    system refuses, wholly or in part; what is in them counts nowhere.
+    `TEXT_MARK`) and `missing_contents` (pictures and arrays that no side file holds whole) count within the calls
+    that were sent (dry run: would be). `unreadable`: files that the operating system refuses, wholly or in part; what
+    is in them counts nowhere.
     """
 
     project_name: str
@@ -59,6 +60,7 @@ class RunReport:
     orphans: int = 0
     marked_texts: int = 0
     moved: list[MovedField] = field(default_factory=list)
+    missing_contents: int = 0
     notes: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
 
@@ -102,6 +104,7 @@ class RunReport:
             "interrupted": self.interrupted,
             "orphans": self.orphans,
             "marked_texts": self.marked_texts,
+            "missing_contents": self.missing_contents,
             "moved": [vars(moved) for moved in self.moved],
             "failures": [vars(failure) for failure in self.failures],
             "notes": self.notes,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from ..schemas.errors import Rejected
 from .client import Client, Unreachable
+from .contents import FileCache
 from .heavy import lighten
 from .payload import Encoded
 from .result import ALREADY_STORED, Failure, MovedField, RunReport
@@ -22,6 +23,7 @@ QUEUED = 2
 def count_call(report: RunReport, call: Encoded) -> None:
     """Note what is special about a call that was sent, or would be."""
     report.count(size=call.size, interrupted=call.interrupted, orphan=call.orphan, marked_texts=call.escaped)
+    report.missing_contents += call.missing
     for field in call.moved:
         report.moved.append(MovedField(call.id, call.op, field.path, field.bytes))
 
@@ -31,6 +33,7 @@ class Sender:
 
     def __init__(self, client: Client, report: RunReport, tell: Callable[[], None]) -> None:
         self._client = client
+        self._files = FileCache(client)
         self._report = report
         self._tell = tell
         self._lock = threading.Lock()
@@ -114,7 +117,7 @@ class Sender:
         """Files for what is too large for a row; a call whose files are refused is failed, its neighbours go on."""
         for key, call in list(left.items()):
             try:
-                left[key] = lighten(call, self._client)
+                left[key] = lighten(call, self._files)
             except Rejected as error:
                 self._settle(left, [], [(call, f"a file of it is refused: {error}")])
 
