@@ -57,7 +57,7 @@ def array_form(value: Any, kind: type) -> Any:
             if value.device.type != "cpu" or value.layout is not torch.strided or value.numel() > INLINE_ELEMENTS:
                 raise Heavy
             return value.detach().tolist()
-        if kind is torch.dtype:
+        if kind is torch.dtype or kind is torch.device:
             return str(value)
     return None
 
@@ -152,8 +152,8 @@ def _tensordict_fields(value: Any, kind: type, module: str) -> dict[str, Any] | 
     inner, beside = stored.get("_tensordict"), stored.get("_non_tensordict")
     if type(beside) is dict and inner is not None:
         # a tensorclass, such as an object that stands beside tensors
-        if set(beside) == {"data"}:
-            return {"_type": "NonTensorData", "data": beside["data"]}
+        if beside.get("_is_non_tensor") is True:
+            return {"_type": "NonTensorData", "data": beside.get("data")}
         return {"_type": type.__getattribute__(kind, "__name__"), **beside, "tensors": inner}
     if not module.startswith("tensordict"):
         return None

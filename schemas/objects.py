@@ -96,7 +96,8 @@ def model_fields(value: Any, kind: type) -> dict[str, Any] | None:
     if "__dataclass_fields__" in _class_names(kind):
         stored = _instance_dict(value) or {}
         names = _class_attribute(kind, "__dataclass_fields__")
-        if type(names) is not dict:
+        if type(names) is not dict or "_non_tensordict" in stored:
+            # a tensorclass is a dataclass by form only
             return None
         out = {}
         for name, spec in names.items():

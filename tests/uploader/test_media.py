@@ -189,6 +189,24 @@ def test_recorded_data_is_never_an_object_of_weaves(
     assert result.runs[0].marked_texts == 2
 
 
+def test_keys_left_out_at_upload(
+    wandb_login: Server, writer: Any, project: str, tmp_path: Path, stored: Callable[[str], Any]
+) -> None:
+    """`redact` adds to what the recording left out: attributes, inputs and outputs at any depth."""
+    recording = writer(tmp_path, project)
+    root = recording.start("A.run", inputs={"User_Email": "a@b", "n": 1}, step=1, email="a@b")
+    recording.end(root, [{"deep": [{"email": {"x": "a@b"}}]}, "text"])
+    recording.close()
+
+    result = upload(tmp_path, redact=["*email*"])
+
+    (row,) = stored(project).values()
+    assert (result.sent, row["inputs"]) == (1, {"User_Email": "REDACTED", "n": 1})
+    assert row["output"] == [{"deep": [{"email": "REDACTED"}]}, "text"]
+    assert (row["attributes"]["email"], row["attributes"]["step"]) == ("REDACTED", 1)
+    assert "a@b" not in json.dumps(row)
+
+
 def test_the_reader_finds_contents_by_digest(recorded: Path) -> None:
     """From the files alone, for whoever wants a recorded picture without Weave."""
     (run,) = find_runs(recorded)
