@@ -90,18 +90,19 @@ def encode(value: Any, side: SideFile | None = None) -> bytes:
 
     Never raises but for what the interpreter itself raises, such as KeyboardInterrupt.
     """
+    is_dict = type(value) is dict
     try:
-        if type(value) is dict and _is_small(value, key_patterns().plain_names, 0):
+        if is_dict and _is_small(value, key_patterns().plain_names, 0):
             return _dumps(value)
     except Exception:  # noqa: BLE001, S110
         pass
     budget = Budget(side)
     try:
-        out = _encode(value, 0, budget)
+        out = _fields(value, value, 0, budget) if is_dict else _encode(value, 0, budget)
     except Exception:  # noqa: BLE001
         budget.open.clear()
         out = _careful(value, budget)
-    return Payload.of(out, budget.digests)
+    return Payload.of(out, budget.digests) if budget.digests else out
 
 
 def _is_small(value: dict[Any, Any], names: _Names, depth: int) -> bool:
@@ -185,21 +186,45 @@ def _encode(value: Any, depth: int, budget: Budget) -> bytes:
 
 
 def _fields(value: Any, fields: dict[Any, Any], depth: int, budget: Budget) -> bytes:
-    _enter(value, depth, budget)
-    parts = []
+    parts: list[bytes] = []
     names = budget.names
+    is_open = False
+    comma = b"{"
     for key, item in fields.items():
         if type(key) is not str:
             raise TypeError("a key that is no text needs the careful path")
         name = names.get(key)
         if name is None:
             if not _know(key, names):
-                parts.append(_dumps(key) + b":" + _dumps(REDACTED))
+                parts += (comma, _dumps(key), b":", _dumps(REDACTED))
+                comma = b","
                 continue
             name = names[key]
-        parts.append(name + (_dumps(item) if type(item) in _WHOLE else _piece(item, depth + 1, budget)))
-    budget.open.discard(id(value))
-    return b"{" + b",".join(parts) + b"}"
+        kind = type(item)
+        body = _dumps(item) if kind in _WHOLE else _numbers(item) if kind is list else None
+        if body is None:
+            if not is_open:
+                _enter(value, depth, budget)
+                is_open = True
+            body = _piece(item, depth + 1, budget)
+        parts += (comma, name, body)
+        comma = b","
+    if is_open:
+        budget.open.discard(id(value))
+    parts.append(b"}")
+    return b"".join(parts) if fields else b"{}"
+
+
+def _numbers(items: list[Any]) -> bytes | None:
+    """The JSON of a list that begins with an integer and holds nothing but numbers; None for any other list."""
+    if not items or type(items[0]) is not int:
+        return None
+    try:
+        out = _dumps(items)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    # one byte is searched for at memory speed: token ids and log-probs hold neither an n nor a quote
+    return None if b"n" in out or b'"' in out else out
 
 
 def _items(value: list[Any] | tuple[Any, ...], depth: int, budget: Budget) -> bytes:
@@ -208,7 +233,6 @@ def _items(value: list[Any] | tuple[Any, ...], depth: int, budget: Budget) -> by
     first = type(value[0])
     if first in _PLAIN or first is list or is_array(value[0], first):
         out = _in_one_go(value)
-        # one byte is searched for at memory speed: token ids and log-probs hold neither an n nor a quote
         if out is not None and b"n" not in out and b'"' not in out:
             return out
         kinds = set(map(type, value))
