@@ -49,6 +49,8 @@ def _text(result: Repair) -> list[str]:
         lines.append(
             f"  {result.doubtful:,} of them come from files with damaged compression; no checksum vouches for them"
         )
+    if result.missing_contents:
+        lines.append(f"  in no side file: {number(result.missing_contents, 'content')} that lines refer to")
     if result.missing:
         lines.append(f"  not in the original: {number(len(result.missing), 'segment')}")
     lines += [f"  {visible(folder)}: cannot be read" for folder in result.unreadable]

@@ -30,6 +30,13 @@ __all__ = ["exit_code", "upload"]
 ALL_SENT, SOME_LEFT, STOPPED, INTERRUPTED = 0, 1, 5, 130
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Count calls, trajectories and bytes; use no network.")]
+RedactOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Leave out the values of keys like this (a shell glob, any case, any depth); repeatable.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")]
 WorkersOption = Annotated[int, typer.Option(min=1, max=64, help="Requests under way at once.")]
 MaxWaitOption = Annotated[
@@ -58,6 +65,7 @@ def upload(
     max_wait: MaxWaitOption = "5m",
     state_dir: StateDirOption = None,
     fail_fast: FailFastOption = False,
+    redact: RedactOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Replay a recorded run into its W&B Weave project, with the recorded ids and times.
@@ -77,7 +85,7 @@ def upload(
     options = {
         "entity": entity, "project": project, "dry_run": dry_run, "settle": seconds(settle), "partial": partial,
         "check": check, "workers": workers, "max_wait": seconds(max_wait), "state_dir": state_dir,
-        "fail_fast": fail_fast,
+        "fail_fast": fail_fast, "redact": redact or (),
     }  # fmt: skip
     try:
         result = _upload(run, options)

@@ -14,6 +14,8 @@ __all__ = ["report_lines"]
 
 # Failures and differences listed one by one; --json has more.
 _LISTED = 10
+# Fields of large calls that became files, listed one by one; --json has all.
+_MOVED_LISTED = 20
 
 
 def report_lines(result: UploadResult) -> Iterator[str]:
@@ -42,6 +44,12 @@ def _run(report: RunReport, dry_run: bool) -> Iterator[str]:
         yield f"    {failure.id} {failure.op}{field}: {failure.reason}"
     if report.failed > _LISTED:
         yield f"    … and {report.failed - _LISTED:,} more"
+    if report.moved:
+        yield f"  moved    {len(report.moved):>9,} fields of calls too large for a row of Weave into files"
+    for moved in report.moved[:_MOVED_LISTED]:
+        yield f"    {moved.id} {moved.op}: {moved.path}, {moved.bytes / 1e6:,.1f} MB"
+    if len(report.moved) > _MOVED_LISTED:
+        yield f"    … and {len(report.moved) - _MOVED_LISTED:,} more; --json lists them all"
     if not dry_run:
         yield f"  stored   {report.stored:>9,}{_checked(report)}"
     for difference in report.differences[:_LISTED]:
@@ -78,6 +86,10 @@ def _remarks(report: RunReport) -> list[str]:
     if report.marked_texts:
         remarks.append(
             f"{report.marked_texts:,} strings that begin like a Weave reference got {TEXT_MARK!r} before them"
+        )
+    if report.missing_contents:
+        remarks.append(
+            f"{report.missing_contents:,} pictures or arrays are missing from the side files; marks say where"
         )
     if report.lightened:
         remarks.append(f"{report.lightened:,} calls were refused as they are, and sent with heavy fields moved out")

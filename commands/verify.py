@@ -68,8 +68,25 @@ def _text(report: RunReport) -> list[str]:
         lines.append(f"  {number(len(report.duplicates), 'record')} there twice")
         lines += _limited([_place(damage) for damage in report.duplicates])
     lines.append(f"  {number(report.calls, 'call')}{_remarks(report)}")
+    lines += _contents(report)
     lines += [f"  {number(count, 'record')} of the unknown kind {visible(kind)!r}" for kind, count in _unknown(report)]
     lines += [f"  {visible(folder)}: cannot be read" for folder in report.unreadable]
+    return lines
+
+
+def _contents(report: RunReport) -> list[str]:
+    """Side files, and what lines refer to and no file holds."""
+    files = [file for of_writer in report.contents for file in of_writer.files]
+    lines = []
+    if files:
+        count = sum(len(file.contents) for file in files)
+        lines.append(f"  {number(len(files), 'side file')}, {number(count, 'content')}")
+        lines += _limited([_place(problem) for file in files for problem in file.problems])
+    for of_writer in report.contents:
+        if of_writer.missing:
+            why = "its process was killed while they waited in memory" if of_writer.killed else "no file has them"
+            missing = number(len(of_writer.missing), "content")
+            lines.append(f"  {missing} missing of {visible(of_writer.writer)}: {why}")
     return lines
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..schemas.lines import Line
+from ..schemas.side import is_digest
 from .groups import Group, number
 from .records import text_of
 from .writers import Writer
@@ -28,6 +29,7 @@ class Call:
     orphan: bool = False  # its parent is not among the records
     resolved_parent: str | None = None  # where the record has only half of the parent's id
     clock_skew: float = 0.0  # seconds by which it began before its parent, by clocks that disagree
+    blobs: list[str] = field(default_factory=list)  # digests of contents of `writer.contents` that it refers to
 
     def take(self, kind: str, line: Line) -> bool:
         """Add what a `start`, `end` or `text` record says; False when such a one was there already."""
@@ -35,6 +37,7 @@ class Call:
             if self.inputs is not None:
                 return False
             self.inputs = line.payload
+            self._refer(line)
             if self.unfinished:
                 # a text record may have come first, and knows less
                 self.head = line.head
@@ -43,11 +46,17 @@ class Call:
             if self.raw_output is not None:
                 return False
             self.head, self.raw_output = line.head, line.payload
+            self._refer(line)
             return True
         if self.text is not None:
             return False
         self.text = line.payload
         return True
+
+    def _refer(self, line: Line) -> None:
+        names = line.head.get("blobs")
+        if isinstance(names, list):
+            self.blobs += [name for name in names if is_digest(name) and name not in self.blobs]
 
     @property
     def op(self) -> str:
@@ -129,6 +138,8 @@ class Trajectory:
     scores: dict[str, Any] = field(default_factory=dict)
     score_status: str | None = None  # of all its records: scored, failed, partial; None: there are none
     group: Group | None = None
+    score_expected: bool = False  # its training tells scores
+    group_awaited: bool = False  # rewards of its group are still to come
 
     @property
     def reward(self) -> float | None:

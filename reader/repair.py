@@ -23,7 +23,9 @@ from .rebuild import close_record, header_record, lost_record
 from .scan import WHOLE, FileReport, Scan
 from .sealed_file import SealedFile
 from .segments import Damage
+from .side_copy import copy_side_file
 from .verify import RunReport, damage_json, verify
+from .verify_contents import MISSING_CONTENTS
 
 __all__ = ["Repair", "repair"]
 
@@ -33,8 +35,8 @@ class Repair:
     """What a copy holds and what it does not.
 
     `left_out`: damaged places, torn ends and duplicates of the original. `doubtful`: copied records of files whose
-    compressed form is damaged; each is a well-formed record, and nothing vouches for its bytes. `copy`: the state of
-    the copy as `verify` sees it.
+    compressed form is damaged; each is a well-formed record, and nothing vouches for its bytes. `missing_contents`:
+    what lines refer to and no side file holds whole. `copy`: the state of the copy as `verify` sees it.
     """
 
     source: Path
@@ -46,13 +48,15 @@ class Repair:
     missing: list[str] = field(default_factory=list)
     made_anew: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
+    missing_contents: int = 0
     copy: str = WHOLE
 
     @property
     def complete(self) -> bool:
         """Whether nothing is missing but what a kill tore off."""
         harmless = all(damage.kind == "torn" for damage in self.left_out)
-        return harmless and not self.missing and not self.unreadable and self.copy == WHOLE
+        nothing_missing = not self.missing and not self.missing_contents and not self.unreadable
+        return harmless and nothing_missing and self.copy == WHOLE
 
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -65,6 +69,7 @@ class Repair:
             "doubtful": self.doubtful,
             "left_out": [damage_json(damage) for damage in self.left_out],
             "missing_segments": self.missing,
+            "missing_contents": self.missing_contents,
             "made_anew": self.made_anew,
             "unreadable": self.unreadable,
             "copy": self.copy,
@@ -126,6 +131,12 @@ def _copy_run(report: RunReport, folder: Path, result: Repair) -> None:
             writers.setdefault(file.writer, []).append(file)
     for files in writers.values():
         _copy_writer(report, files, folder, result)
+    for of_writer in report.contents:
+        if not of_writer.killed:
+            result.missing_contents += len(of_writer.missing)
+        for side in of_writer.files:
+            result.left_out += side.problems
+            copy_side_file(side, folder)
 
 
 def _copy_writer(report: RunReport, files: list[FileReport], folder: Path, result: Repair) -> None:
@@ -170,6 +181,9 @@ class _SegmentCopy:
             counts["segment missing"] = counts.get("segment missing", 0) + 1
         if missing_starts:
             counts["start missing"] = missing_starts
+        contents = next((c for c in self._report.contents if c.writer == file.writer), None)
+        if self._last and contents is not None and len(contents.missing) > contents.told:
+            counts[MISSING_CONTENTS] = len(contents.missing) - contents.told
         return counts
 
     def _goes_on_nowhere(self) -> bool:

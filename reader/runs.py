@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,7 +40,16 @@ class Run:
     @property
     def stored_bytes(self) -> int:
         """Bytes on disk."""
-        return sum(segment.stored_bytes for writer in self.writers for segment in writer.segments)
+        return sum(segment.stored_bytes for writer in self.writers for segment in writer.segments) + self.content_bytes
+
+    @property
+    def content_bytes(self) -> int:
+        """Bytes of side files."""
+        total = 0
+        for path in (path for writer in self.writers for path in writer.side_files):
+            with contextlib.suppress(OSError):
+                total += path.stat().st_size
+        return total
 
     @property
     def attempts(self) -> list[str]:

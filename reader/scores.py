@@ -34,9 +34,12 @@ class Scores:
         # group -> its trajectories' rewards, None where unknown; group -> how many it is to have
         self._rewards: dict[_Key, dict[str, float | None]] = {}
         self._sizes: dict[_Key, int] = {}
+        self._attempts: set[str] = set()
 
     def add(self, attempt: str, line: Line) -> None:
         """Take one record in."""
+        if line.head.get("source") != "user":
+            self._attempts.add(attempt)
         trace_id = text_of(line.head.get("trace_id"))
         if not trace_id:
             self._loose.append((attempt, line))
@@ -90,6 +93,18 @@ class Scores:
             return None
         known = [value for value in rewards if value is not None]
         return figures(known, reward) if len(known) == len(rewards) else None
+
+    def expected(self, attempt: str) -> bool:
+        """Whether this training tells its scores."""
+        return attempt in self._attempts
+
+    def group_awaited(self, trace_id: str) -> bool:
+        """Whether members of the trajectory's group, or their rewards, are still to come."""
+        key = self._group_of.get(trace_id)
+        if key is None or key not in self._sizes:
+            return False
+        rewards = self._rewards[key].values()
+        return len(rewards) < self._sizes[key] or None in rewards
 
     def _group(self, attempt: str, trace_id: str, line: Line) -> None:
         head = line.head

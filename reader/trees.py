@@ -187,6 +187,8 @@ class _Builder:
         if lines:
             trajectory.scores, trajectory.score_status = merge(lines)
             trajectory.group = self._scores.group(trace_id, trajectory.reward)
+            trajectory.group_awaited = self._scores.group_awaited(trace_id)
+        trajectory.score_expected = self._scores.expected(trajectory.calls[0].writer.attempt)
         yield trajectory
 
 

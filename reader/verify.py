@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from ..schemas.files import segment_file_name
+from ..schemas.side import is_digest
 from .pairing import Pairing
 from .places import archive_at, is_file
 from .records import CALL_KINDS
 from .runs import Run, Segment, Writer, closed_folders, find_runs
 from .scan import DAMAGED, TORN, WHOLE, FileReport, Found, Scan, has_segment
 from .segments import Damage
+from .verify_contents import MISSING_CONTENTS, WriterContents, check_contents
 
 __all__ = ["DAMAGED", "TORN", "WHOLE", "RunReport", "verify"]
 
@@ -45,13 +47,15 @@ class RunReport:
     without_text: int = 0
     lost_records: int = 0
     unreadable: list[str] = field(default_factory=list)
+    contents: list[WriterContents] = field(default_factory=list)
 
     @property
     def state(self) -> str:
         """`whole`, `torn` or `damaged`: the worst of its parts."""
         if self.missing or self.duplicates or self.unexplained or self.unreadable:
             return DAMAGED
-        return max((file.state for file in self.files), key=_SEVERITY.index, default=WHOLE)
+        states = [file.state for file in self.files] + [contents.state for contents in self.contents]
+        return max(states, key=_SEVERITY.index, default=WHOLE)
 
     @property
     def unexplained(self) -> list[str]:
@@ -80,6 +84,8 @@ class RunReport:
             "unknown_kinds": dict(self.unknown_kinds),
             "lost_records": self.lost_records,
             "unreadable": self.unreadable,
+            "side_files": [file.as_json() for of_writer in self.contents for file in of_writer.files],
+            "missing_contents": [digest for of_writer in self.contents for digest in of_writer.missing],
         }
 
 
@@ -118,6 +124,8 @@ class _Verification:
         alive = writer.alive and not writer.closed
         following = 0
         files = []
+        self._referred: dict[str, None] = {}
+        self._told = 0
         for segment in writer.segments if self._alone else _with_unlisted(writer):
             file = self._segment(segment, writer.id, alive)
             files.append(file)
@@ -128,6 +136,8 @@ class _Verification:
         goes_on = file.close is not None and file.close.get("reason") == "rotated"
         if not self._alone and goes_on and not has_segment(segment.folder, writer.id, following):
             self._miss(writer.id, range(following, following + 1))
+        self._told += _contents_lost(file.close)
+        self.report.contents.append(check_contents(writer, self._referred, alive=alive, told=self._told))
 
     def _miss(self, writer: str, indexes: range) -> None:
         self.report.missing += [segment_file_name(writer, index) for index in indexes[:_NAMED]]
@@ -178,6 +188,7 @@ class _Verification:
             elif kind == "lost":
                 report.explained.add(writer)
                 report.lost_records += found.record.head["records"]
+                self._told += _count(found.record.head.get("counts"), MISSING_CONTENTS)
             elif kind not in ("header", "close", "skip", "score", "stall"):
                 report.unknown_kinds[kind] += 1
         report.files.append(scan.report)
@@ -188,6 +199,21 @@ class _Verification:
             reason = f"a second {found.record.kind} of call {found.record.head['id']}"
             damage = Damage(file.path, found.offset, len(found.line), "duplicate", reason)
             self.report.duplicates.append(damage)
+        names = found.record.head.get("blobs")
+        if isinstance(names, list):
+            self._referred.update(dict.fromkeys(name for name in names if is_digest(name)))
+
+
+def _contents_lost(close: dict[str, Any] | None) -> int:
+    """Contents that a writer says at its end it could not store, some of which lines refer to."""
+    counters = (close or {}).get("counters")
+    lost = counters.get("contents_lost") if isinstance(counters, dict) else None
+    return sum(count for count in lost.values() if type(count) is int) if isinstance(lost, dict) else 0
+
+
+def _count(counts: Any, reason: str) -> int:
+    count = counts.get(reason) if isinstance(counts, dict) else None
+    return count if type(count) is int else 0
 
 
 # 64 MiB each: 6 TiB of one process. A file with a wild index must not make us look for ever.

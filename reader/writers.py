@@ -11,6 +11,7 @@ from typing import Any, Literal
 import zstandard
 
 from ..schemas.files import segment_file_name
+from .contents import SideFiles, side_files
 from .places import Status, open_file, status
 from .records import is_exit, parse_record, text_of
 from .segments import SegmentLines
@@ -106,6 +107,16 @@ class Writer:
         """This writer after a later look at the folder."""
         self.segments = segments
         return self
+
+    @cached_property
+    def contents(self) -> SideFiles:
+        """What is too large for lines."""
+        return SideFiles(self.segments[0].folder, self.id)
+
+    @property
+    def side_files(self) -> list[Path]:
+        """The files of `contents` that are there now."""
+        return side_files(self.segments[0].folder, self.id)
 
     @property
     def attempt(self) -> str:

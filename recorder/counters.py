@@ -39,11 +39,13 @@ class Lost(NamedTuple):
 class Counters:
     """Counts of one recording. `dropped` is by reason and never silent: see the `lost` and `close` records.
 
+    `contents_lost` counts values left out of lines because the side file did not take them, by reason.
     `stalls` counts how often a slow disk made records wait in memory, `queued` the records that did.
     """
 
     def __init__(self) -> None:
         self.dropped: Counter[str] = Counter()
+        self.contents_lost: Counter[str] = Counter()
         self.written = 0
         self.skipped = 0
         self.stalls = 0
@@ -59,6 +61,11 @@ class Counters:
             if not self._pending:
                 self._since = time.time_ns()
             self._pending[reason] += count
+
+    def lose_content(self, reason: str) -> None:
+        """Count a value that has a mark in its place on its line."""
+        with self._lock:
+            self.contents_lost[reason] += 1
 
     @property
     def pending(self) -> bool:
@@ -83,9 +90,10 @@ class Counters:
     def as_dict(self) -> dict[str, object]:
         """JSON form for the `close` record."""
         with self._lock:
-            dropped = dict(self.dropped)
+            dropped, contents = dict(self.dropped), dict(self.contents_lost)
         out: dict[str, object] = {"written": self.written, "skipped": self.skipped, "dropped": sum(dropped.values())}
-        return out | {"reasons": dropped, "stalls": self.stalls, "queued": self.queued}
+        out |= {"reasons": dropped, "stalls": self.stalls, "queued": self.queued}
+        return out | {"contents_lost": contents} if contents else out
 
 
 _warned: set[str] = set()

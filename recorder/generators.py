@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
-from ..schemas.values import encode
+from ..schemas.values import Payload, encode
 from . import session as sessions
 from . import token2text
 from .context import Inside, TraceAttributes, tracing
@@ -35,11 +35,13 @@ _account = threading.RLock()
 class Items:
     """The encoded items of one generator: all up to `limit` bytes (0: no limit), beyond it the last one only."""
 
-    __slots__ = ("_kept", "_last", "_limit", "count", "omitted")
+    __slots__ = ("_kept", "_last", "_limit", "count", "digests", "omitted")
 
     def __init__(self, limit: int) -> None:
         self.count = 0
         self.omitted = 0
+        # contents of the side file that items refer to, in order
+        self.digests: dict[str, None] = {}
         self._limit = limit
         # one buffer: small items as objects of their own would take many times their size
         self._kept = bytearray()
@@ -49,6 +51,8 @@ class Items:
         """Take one more item in."""
         global _held
         self.count += 1
+        if isinstance(item, Payload):
+            self.digests.update(dict.fromkeys(item.digests))
         if not self._last:
             size = len(item) + 1
             with _account:
@@ -119,7 +123,7 @@ class Stream(Span):
                 self._last = item
             if self.session.settings.drop_fields:
                 item = without(item, self.session.settings.drop_fields)
-            self._items.add(encode(item))
+            self._items.add(encode(item, self.session.side))
         except Exception as error:  # noqa: BLE001
             internal("taking an item into", self.op, error, self.session)
 
@@ -162,13 +166,16 @@ class Stream(Span):
             self._last = None
 
     def _output(self, value: Any, has_text: bool) -> bytes:
-        items = self._items.take()
+        digests, items = self._items.digests, self._items.take()
         if value is None:
             # text is merged into an object
-            return b'{"yielded":' + items + b"}" if has_text else items
+            return Payload.of(b'{"yielded":' + items + b"}" if has_text else items, digests)
         if self.session.settings.drop_fields:
             value = without(value, self.session.settings.drop_fields)
-        return b'{"yielded":' + items + b',"returned":' + encode(value) + b"}"
+        returned = encode(value, self.session.side)
+        if isinstance(returned, Payload):
+            digests.update(dict.fromkeys(returned.digests))
+        return Payload.of(b'{"yielded":' + items + b',"returned":' + returned + b"}", digests)
 
 
 def begin_stream(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stream | None:

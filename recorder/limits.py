@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from ..schemas.files import parse_segment_name
+from ..schemas.files import parse_segment_name, parse_side_file_name
 from .settings import Settings
 
 __all__ = ["Limits"]
@@ -54,7 +54,7 @@ def _stored_bytes(folder: Path) -> int:
     except OSError:
         return 0
     for name in names:
-        if parse_segment_name(name) is not None:
+        if parse_segment_name(name) is not None or parse_side_file_name(name) is not None:
             # one that is sealed meanwhile has another name; the next sum is right again
             with contextlib.suppress(OSError):
                 total += os.stat(folder / name).st_size

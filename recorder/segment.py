@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,14 @@ class Segment:
         return (status.st_dev, status.st_ino) != self.inode
 
 
-def create(folder: Path, identity: Identity, about: dict[str, Any], first_index: int) -> tuple[Segment, int]:
-    """A new file with its header, and its index: `first_index` or the next one that is free.
+def create(
+    folder: Path,
+    identity: Identity,
+    about: dict[str, Any],
+    first_index: int,
+    name: Callable[[str, int], str] = segment_file_name,
+) -> tuple[Segment, int]:
+    """A new file with its header, and its index: `first_index` or the next one that is free. `name` is its name's form.
 
     Raises:
         OSError: the folder refuses; no file is left behind where it can be removed.
@@ -63,7 +69,7 @@ def create(folder: Path, identity: Identity, about: dict[str, Any], first_index:
     os.makedirs(folder, exist_ok=True)
     index = first_index
     while True:
-        path = folder / segment_file_name(identity.writer, index)
+        path = folder / name(identity.writer, index)
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
             break

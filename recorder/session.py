@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..schemas.files import ATTEMPT_PREFIX, run_folder_name
+from ..schemas.redaction import redact_keys
 from . import counters, ids
 from .background import EXIT_PATIENCE, Background
 from .counters import Counters, announce, warn_once
@@ -38,8 +39,10 @@ class Session:
         self.writer = SegmentWriter(self.folder, self.identity, about, settings, self.counters)
         self.background = Background(self.writer, settings, iter_raw(self.folder, own=self.identity.writer))
         self.append = self.writer.append
+        self.side = self.writer.side
         self.writer.on_open = self._opened
-        self.writer.on_full = self.background.wake
+        self.writer.on_full = self.side.on_queued = self.background.wake
+        redact_keys(settings.redact)
 
     def open(self) -> None:
         """Put the header on disk, say where, start the background thread."""

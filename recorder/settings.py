@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..schemas.redaction import split_patterns
+
 __all__ = ["Settings", "StepRange", "default_folder", "disabled", "read_settings"]
 
 # A segment this large compresses in a fraction of a second and keeps the number of files low.
@@ -21,6 +23,8 @@ DEFAULT_FSYNC_INTERVAL = 5.0
 DEFAULT_MIN_FREE = 1 << 30
 # Far above what a finite stream yields; an endless one must not fill the memory.
 DEFAULT_YIELD_BYTES = 64 << 20
+# A copy to the page cache of this size takes some milliseconds; a picture of two million pixels is 6 MB.
+DEFAULT_MEDIA_SYNC = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,19 @@ class Settings:
     drop_fields: frozenset[str] = frozenset()  # VERL_TRACE_DROP_FIELDS
     tree: str = "run"  # VERL_TRACE_TREE: "run" as live tracing has it, or "trajectory", a root around run and scoring
     yield_bytes: int = DEFAULT_YIELD_BYTES  # VERL_TRACE_YIELD_BYTES, what one generator's items may take; 0 = no limit
+    media_sync: int = DEFAULT_MEDIA_SYNC  # VERL_TRACE_MEDIA_SYNC, bytes of raw pixels written before a call returns
+    redact: tuple[str, ...] = ()  # VERL_TRACE_REDACT, patterns of keys beside Weave's own
+    accelerators: bool = False  # VERL_TRACE_GPU_TENSORS, whether to read the content of tensors on an accelerator
     problems: tuple[str, ...] = ()  # variables that could not be read, for one warning
 
 
 def disabled(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether VERL_TRACE_DISABLED switches everything off."""
-    return environ.get("VERL_TRACE_DISABLED", "").strip().lower() not in ("", "0", "false", "no", "off")
+    return _is_on("VERL_TRACE_DISABLED", environ)
+
+
+def _is_on(name: str, environ: Mapping[str, str]) -> bool:
+    return environ.get(name, "").strip().lower() not in ("", "0", "false", "no", "off")
 
 
 def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -94,6 +105,9 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         tree=_tree(environ.get("VERL_TRACE_TREE", ""), problems),
         drop_fields=frozenset(f.strip() for f in environ.get("VERL_TRACE_DROP_FIELDS", "").split(",") if f.strip()),
         yield_bytes=int(number("VERL_TRACE_YIELD_BYTES", DEFAULT_YIELD_BYTES)),
+        media_sync=int(number("VERL_TRACE_MEDIA_SYNC", DEFAULT_MEDIA_SYNC)),
+        redact=split_patterns(environ.get("VERL_TRACE_REDACT", "")),
+        accelerators=_is_on("VERL_TRACE_GPU_TENSORS", environ),
         problems=tuple(problems),
     )
 

@@ -9,7 +9,7 @@ from contextvars import Token
 from typing import Any, TypeVar
 
 from ..schemas.objects import exception_message, omitted, tagged_fields
-from ..schemas.values import encode
+from ..schemas.values import Payload, encode
 from . import session as sessions
 from . import token2text
 from .arguments import ArgumentBinder
@@ -98,7 +98,7 @@ class Span:
                 output, text_job = token2text.prepare(self.instance, self.inputs, output)
             if session.settings.drop_fields:
                 output = without(output, session.settings.drop_fields)
-            self.end(duration, WITHOUT_TEXT if text_job is None else WITH_TEXT, encode(output))
+            self.end(duration, WITHOUT_TEXT if text_job is None else WITH_TEXT, encode(output, session.side))
             if text_job is not None:
                 self.decode_later(text_job)
         except Exception as error:  # noqa: BLE001
@@ -118,6 +118,8 @@ class Span:
 
     def end(self, duration: int, outcome: bytes, payload: bytes) -> None:
         """Write the end record: `duration` in ns, the head's part from `text` on, the encoded output."""
+        if type(payload) is not bytes:
+            outcome += _blobs(payload)
         # the clock of records has microseconds: what a reader adds up must be exact
         ended = timestamp(self.started // 1000 * 1000 + duration)
         line = b"".join(
@@ -176,6 +178,12 @@ def failure(error: BaseException) -> bytes:
     return b',"text":false,"status":"error","exception":' + encode(_exception_form(error))
 
 
+def _blobs(payload: bytes) -> bytes:
+    """The head's part that names the contents of the side file that a payload refers to."""
+    digests = payload.digests if isinstance(payload, Payload) else ()
+    return b',"blobs":["' + '","'.join(digests).encode() + b'"]'
+
+
 _S = TypeVar("_S", bound=Span)
 
 
@@ -214,13 +222,14 @@ def begin_as(kind: type[_S], session: Session, op: Op, args: tuple[Any, ...], kw
             span.inputs = span.instance = None
         if session.settings.drop_fields:
             inputs = without(inputs, session.settings.drop_fields)
-        payload = encode(inputs)
+        payload = encode(inputs, session.side)
+        core = span.core if type(payload) is bytes else span.core + _blobs(payload)[1:] + b","
         session.append(
             b"".join(
                 (
                     b'{"kind":"start","bytes":%d,' % len(payload),
                     span.trace.head,
-                    span.core,
+                    core,
                     b'"attributes":',
                     span.trace.json,
                     b',"inputs":',

@@ -21,6 +21,7 @@ from .limits import Limits
 from .sealing import sync_folder
 from .segment import Segment, close_quietly, create, finish
 from .settings import Settings
+from .side_file import SideFileWriter
 
 __all__ = ["SegmentWriter"]
 
@@ -38,6 +39,7 @@ class SegmentWriter(Appender):
         self._about = about
         self._settings = settings
         self._limits = Limits(folder, settings)
+        self.side = SideFileWriter(folder, identity, about, settings, counters, lambda: self._paused)
         # held while a file is made, so that no two get one index
         self._opening = threading.RLock()
         self._next_index = 0
@@ -136,6 +138,7 @@ class SegmentWriter(Appender):
         A backlog is written for up to `patience` seconds; what then still waits counts as lost.
         """
         deadline = time.monotonic() + patience
+        self.side.close()
         self.drain()
         while self._backlog is not None and time.monotonic() < deadline:
             time.sleep(SLOW_SECONDS)
@@ -173,7 +176,9 @@ class SegmentWriter(Appender):
     # -- upkeep ------------------------------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """fsync the open segment, on a descriptor of its own so that a swap meanwhile does no harm."""
+        """fsync the open segment, on a descriptor of its own so that a swap meanwhile does no harm; the side file
+        too."""
+        self.side.sync()
         with self._lock:
             segment = self._segment
             fd = os.dup(segment.fd) if segment is not None else -1
@@ -191,6 +196,7 @@ class SegmentWriter(Appender):
 
     def drain(self) -> None:
         """Write what waits since the disk stalled; direct appends again once that is done and the disk quick."""
+        self.side.drain()
         while (backlog := self._backlog) is not None:
             begun = time.monotonic()
             if self._segment is None and self._ensure_open() == OPENING:
@@ -253,6 +259,7 @@ class SegmentWriter(Appender):
 
     def check_health(self) -> None:
         """Keep the reserve of the disk and the cap of the run; notice a file that was removed while in use."""
+        self.side.check_health()
         segment = self._segment
         if segment is None:
             if self.counters.pending:
@@ -260,7 +267,7 @@ class SegmentWriter(Appender):
         elif segment.is_removed():
             self._replace(segment)
         else:
-            self._pause(self._limits.reason_to_pause(self._total))
+            self._pause(self._limits.reason_to_pause(self._total + self.side.total))
         self._write_lost()
 
     def _pause(self, reason: str) -> None:
@@ -295,9 +302,10 @@ class SegmentWriter(Appender):
         inherited = [segment for segment, _ in self._left]
         if self._segment is not None:
             inherited.append(self._segment)
-        on_open, on_full = self.on_open, self.on_full
+        on_open, on_full, side = self.on_open, self.on_full, self.side
         self.__init__(self.folder, identity, self._about, self._settings, counters)  # type: ignore[misc]
-        self.on_open, self.on_full = on_open, on_full
+        self.on_open, self.on_full, self.side = on_open, on_full, side
+        side.after_fork(identity, counters)
         for segment in inherited:
             fd, segment.fd = segment.fd, -1
             close_quietly(fd)

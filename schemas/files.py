@@ -15,19 +15,23 @@ __all__ = [
     "RAW_SUFFIX",
     "REPAIR_REPORT",
     "SEALED_SUFFIX",
+    "SIDE_SUFFIX",
     "TMP_SUFFIX",
     "WANDB_PREFIX",
     "SegmentName",
     "pack_part",
     "parse_pack_part",
     "parse_segment_name",
+    "parse_side_file_name",
     "run_folder_name",
     "segment_file_name",
+    "side_file_name",
     "writer_id",
 ]
 
 RAW_SUFFIX = ".jsonl"
 SEALED_SUFFIX = ".jsonl.zst"
+SIDE_SUFFIX = ".blobs"
 TMP_SUFFIX = ".tmp"
 ATTEMPT_PREFIX = ".attempt-"
 # The W&B run of the trainer: .wandb-<attempt>-<run id>.json
@@ -45,6 +49,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _SAFE_FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
 _PACK_PART = re.compile(r"(?P<stem>.*)\.part(?P<number>[1-9]\d{0,5})\.tar\Z")
 _SEGMENT = re.compile(r"(?P<writer>[^.]+)\.(?P<index>\d{5,})\.jsonl(?P<zst>\.zst)?\Z")
+_SIDE = re.compile(r"(?P<writer>[^.]+)\.(?P<index>\d{5,})\.blobs\Z")
 
 
 @dataclass(frozen=True, order=True)
@@ -95,3 +100,14 @@ def parse_pack_part(path: Path) -> tuple[Path, int]:
     if match is None or int(match["number"]) == 1:
         return path, 1
     return path.with_name(f"{match['stem']}.tar"), int(match["number"])
+
+
+def side_file_name(writer: str, index: int) -> str:
+    """File name of the side file `index` of `writer`: contents too large for a line."""
+    return f"{writer}.{index:05d}{SIDE_SUFFIX}"
+
+
+def parse_side_file_name(path: str | Path) -> tuple[str, int] | None:
+    """Writer and index of a side file, None for any other file."""
+    match = _SIDE.match(Path(path).name)
+    return (match["writer"], int(match["index"])) if match is not None else None

@@ -6,48 +6,45 @@ Exceptions to that rule, each survived when it raises: `__str__` of an exception
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import datetime
 import decimal
 import enum
 import pathlib
-import sys
 import types
 import uuid
 from collections import deque
 from typing import Any
 
-__all__ = ["Budget", "class_name", "is_redacted", "plain", "simple_form", "untagged_fields"]
+import orjson
 
-# The keys that Weave redacts, compared without case.
-_REDACTED_KEYS = frozenset({"api_key", "auth_headers", "authorization"})
-_REDACTED_LENGTHS = frozenset(len(k) for k in _REDACTED_KEYS)
-REDACTED = "REDACTED"
+from .arrays import Heavy, array_form, heavy_form, table_fields
+from .media import bytes_form, data_url_form, image_form, is_data_url
+from .redaction import REDACTED, is_redacted, key_patterns
+from .side import SideFile
+
+__all__ = ["Budget", "class_name", "plain", "simple_form", "tagged_fields", "untagged_fields"]
 
 # orjson gives up at 254 levels; below this our own recursion stays far from the interpreter's limit too.
 MAX_DEPTH = 120
 # A plain object may be the door to a whole program (a client, a module): this many values are enough to recognise it.
 OBJECT_NODES = 2_000
 OBJECT_DEPTH = 6
-# Tensors above this many elements keep shape and type only.
-TENSOR_ELEMENTS = 4 << 20
 TEXT_LIMIT = 256 << 20
 
 
-def is_redacted(key: str) -> bool:
-    """Whether a dict key names a credential."""
-    return len(key) in _REDACTED_LENGTHS and key.lower() in _REDACTED_KEYS
-
-
 class Budget:
-    """How much more may be taken from plain objects, and which containers are open (to see cycles)."""
+    """Of one value: how much more may be taken from plain objects, which containers are open (to see cycles), where
+    large contents go, and which went there."""
 
-    __slots__ = ("nodes", "open")
+    __slots__ = ("digests", "names", "nodes", "open", "side")
 
-    def __init__(self, nodes: int = OBJECT_NODES) -> None:
+    def __init__(self, side: SideFile | None = None, nodes: int = OBJECT_NODES) -> None:
         self.nodes = nodes
         self.open: set[int] = set()
+        self.side = side
+        self.digests: list[str] = []
+        self.names = key_patterns().plain_names
 
 
 def omitted(value: Any, reason: str, size: int | None = None) -> dict[str, Any]:
@@ -72,14 +69,14 @@ def simple_form(value: Any) -> Any:
         return _datetime_form(value)
     if issubclass(kind, (set, frozenset, deque)):
         return _items_of(value)
-    form = _array_form(value, kind)
+    form = array_form(value, kind)
     if form is not None:
         return form
     raise TypeError(class_name(kind))
 
 
 def tagged_fields(value: Any, kind: type) -> dict[str, Any] | None:
-    """Fields of a pydantic model or dataclass with Weave's tags, else None."""
+    """Fields of a pydantic model, dataclass or attrs instance with Weave's tags, else None."""
     fields = model_fields(value, kind)
     if fields is None:
         return None
@@ -89,7 +86,7 @@ def tagged_fields(value: Any, kind: type) -> dict[str, Any] | None:
 
 
 def model_fields(value: Any, kind: type) -> dict[str, Any] | None:
-    """Stored fields of a pydantic model or dataclass instance, else None."""
+    """Stored fields of a pydantic model, dataclass or attrs instance, else None."""
     if "__pydantic_fields__" in _class_names(kind):
         fields = dict(_instance_dict(value) or {})
         extra = _slot(value, kind, "__pydantic_extra__")
@@ -99,7 +96,8 @@ def model_fields(value: Any, kind: type) -> dict[str, Any] | None:
     if "__dataclass_fields__" in _class_names(kind):
         stored = _instance_dict(value) or {}
         names = _class_attribute(kind, "__dataclass_fields__")
-        if type(names) is not dict:
+        if type(names) is not dict or "_non_tensordict" in stored:
+            # a tensorclass is a dataclass by form only
             return None
         out = {}
         for name, spec in names.items():
@@ -113,6 +111,8 @@ def model_fields(value: Any, kind: type) -> dict[str, Any] | None:
                 if slot is not _MISSING:
                     out[name] = slot
         return out
+    if "__attrs_attrs__" in _class_names(kind):
+        return {**_slots(value, kind), **(_instance_dict(value) or {})}
     return None
 
 
@@ -141,7 +141,7 @@ def plain(value: Any, budget: Budget, depth: int = 0) -> Any:
     if value is None or kind is bool:
         return value
     if kind is str:
-        return _text(value)
+        return _text(value, budget)
     if kind is int:
         return value if -(1 << 63) <= value < 1 << 64 else {"_type": "int", "value": _big_int(value)}
     if kind is float:
@@ -167,6 +167,10 @@ def _plain_container(value: Any, kind: type, budget: Budget, depth: int) -> Any:
     if issubclass(kind, (list, tuple)):
         names = _class_attribute(kind, "_fields") if issubclass(kind, tuple) else None
         items = list.__iter__(value) if issubclass(kind, list) else tuple.__iter__(value)
+        if kind is list and len(value) > _MANY:
+            whole = _numbers(value)
+            if whole is not None:
+                return whole
         if type(names) is tuple:
             return {str(n): plain(v, budget, depth) for n, v in zip(names, items, strict=False)}
         return [plain(v, budget, depth) for v in items]
@@ -175,13 +179,35 @@ def _plain_container(value: Any, kind: type, budget: Budget, depth: int) -> Any:
         return {k: plain(v, budget, depth) for k, v in _redact(fields).items()}
     if issubclass(kind, (set, frozenset, deque)):
         return [plain(v, budget, depth) for v in _items_of(value)]
-    form = _array_form(value, kind)
+    try:
+        form = array_form(value, kind)
+    except Heavy:
+        return plain(heavy_form(value, budget.side, budget.digests), budget, depth)
     if form is not None:
-        return plain(form, budget, depth)
-    leaf = _leaf(value, kind)
+        return form if type(form) is orjson.Fragment else plain(form, budget, depth)
+    form = image_form(value, kind, budget.side, budget.digests)
+    if form is not None:
+        return form
+    table = table_fields(value, kind, _class_names(kind))
+    if table is not None:
+        return {k: plain(v, budget, depth) for k, v in table.items()}
+    leaf = _leaf(value, kind, budget)
     if leaf is not None:
         return leaf
     return _plain_object(value, kind, budget, depth)
+
+
+# Shorter lists are not worth a second look.
+_MANY = 64
+
+
+def _numbers(items: list[Any]) -> Any:
+    """The JSON of a list that orjson can write by itself and that holds neither texts nor nulls; else None."""
+    try:
+        out = orjson.dumps(items)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return None if b"n" in out or b'"' in out else orjson.Fragment(out)
 
 
 def _plain_dict(value: dict[Any, Any], budget: Budget, depth: int) -> Any:
@@ -239,26 +265,32 @@ def _key(key: Any) -> str:
         return bytes.decode(key, "utf-8", "backslashreplace")
     if issubclass(kind, tuple):
         return ",".join(_key(k) for k in tuple.__iter__(key))
-    item = _array_form(key, kind)
+    try:
+        item = array_form(key, kind)
+    except Heavy:
+        item = None
     return repr(item) if isinstance(item, (int, float, str)) else f"<{class_name(kind)}>"
 
 
-def _leaf(value: Any, kind: type) -> Any:
+def _leaf(value: Any, kind: type, budget: Budget) -> Any:
     if issubclass(kind, enum.Enum):
-        return {"_type": class_name(kind), "name": value._name_, "value": plain(value._value_, Budget())}
+        # as orjson writes it where it meets one
+        return plain(value._value_, budget)
     if issubclass(kind, str):
-        return _text(str.__str__(value))
+        return _text(str.__str__(value), budget)
     if issubclass(kind, bool):
         return bool(value)
     if issubclass(kind, int):
-        return plain(int.__int__(value), Budget())
+        return plain(int.__int__(value), budget)
     if issubclass(kind, float):
-        return plain(float.__float__(value), Budget())
+        return plain(float.__float__(value), budget)
     if issubclass(kind, (bytes, bytearray, memoryview)):
-        data = bytes(value)
-        return {"_type": class_name(kind), "size": len(data), "base64": base64.b64encode(data).decode()}
+        return bytes_form(bytes(value), class_name(kind), budget.side, budget.digests)
     if kind is datetime.datetime:
         return _datetime_form(value)
+    if issubclass(kind, (datetime.date, datetime.timedelta)) and _module(kind).startswith("pandas"):
+        # to the nanosecond; NaT is one of them
+        return str(value)
     if any(kind is t for t in _AS_TEXT):
         return str(value)
     if kind is decimal.Decimal:
@@ -292,9 +324,13 @@ def exception_message(error: BaseException) -> str:
     return text if type(text) is str else str(text["backslashreplace"])
 
 
-def _text(value: str) -> Any:
+def _text(value: str, budget: Budget | None = None) -> Any:
     if len(value) > TEXT_LIMIT:
         return omitted(value, "text too long", len(value))
+    if budget is not None and is_data_url(value):
+        form = data_url_form(value, budget.side, budget.digests)
+        if form is not None:
+            return form
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -324,29 +360,6 @@ def _items_of(value: Any) -> list[Any]:
         return items if base is deque or not all(type(i) in (str, int) for i in items) else sorted(items)
     except TypeError:
         return items
-
-
-def _array_form(value: Any, kind: type) -> Any:
-    """Numbers of a numpy or torch value, a description where there are too many, None for anything else."""
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and issubclass(kind, (numpy.ndarray, numpy.generic)):
-        if issubclass(kind, numpy.ndarray) and value.size > TENSOR_ELEMENTS:
-            return _tensor_description(value, "ndarray", "cpu")
-        form = value.tolist()
-        return form if type(form) is not kind else f"<{class_name(kind)}>"
-    torch = sys.modules.get("torch")
-    if torch is not None and issubclass(kind, torch.Tensor):
-        # content on an accelerator would cost a synchronisation
-        if value.device.type != "cpu" or value.numel() > TENSOR_ELEMENTS or value.layout is not torch.strided:
-            return _tensor_description(value, "Tensor", str(value.device))
-        return value.detach().tolist()
-    if torch is not None and kind is torch.dtype:
-        return str(value)
-    return None
-
-
-def _tensor_description(value: Any, name: str, device: str) -> dict[str, Any]:
-    return {"_type": name, "shape": list(value.shape), "dtype": str(value.dtype), "device": device}
 
 
 # A metaclass may answer for its classes as it likes; these read what `type` itself stores.

@@ -4,157 +4,304 @@ elsewhere.
 | value | on the line |
 | --- | --- |
 | None, bool, int, float, str, list, tuple, dict | JSON |
-| pydantic model, dataclass | fields with `_type`, `_class_name`, `_bases`, as Weave writes them |
+| pydantic model, dataclass, attrs | fields with `_type`, `_class_name`, `_bases`, as Weave writes them |
 | datetime | `{"_type":"CustomWeaveType","weave_type":{"type":"datetime.datetime"},"val":ISO}` |
 | numpy scalar, numpy array, tensor on the CPU | number, nested list |
-| tensor elsewhere, huge tensor | `{"_type":"Tensor","shape":…,"dtype":…,"device":…}` |
+| array above 65,536 elements | `{"_type":"ndarray","shape":…,"dtype":…,"summary":…,"blob":…}`, in the side file |
+| tensor elsewhere | `{"_type":"Tensor","shape":…,"dtype":…,"device":…}` |
+| TensorDict, pandas object | `{"_type":"TensorDict","batch_size":…,"fields":…}`, `{"_type":"DataFrame",…}` |
+| PIL image, long data URL, long bytes | see `media`, content in the side file |
 | named tuple, set, deque | dict of fields, list |
 | Enum, UUID, date, time | value, text |
 | nan, inf, int beyond 64 bits, bytes, lone surrogates, … | `{"_type":"float","value":"nan"}` and the like |
 | exception | `{"_type":"ValueError","message":…}` |
 | plain object | `{"_type":class name, its attributes}`, bounded |
 | function, class, module, handle | `<function pkg.name>` |
-| key that Weave redacts (api_key, auth_headers, authorization) | `"REDACTED"` |
+| key that Weave redacts (api_key, auth_headers, authorization) or VERL_TRACE_REDACT names | `"REDACTED"` |
 | what a bound cut off | `{"_omitted":reason,"_type":…,"size":…}` |
 
-`encode` is the hot path: orjson does the work in C, and Python code runs only for what orjson does not know. `plain`
-is the careful path for everything that the fast one refuses. Neither calls a method that user code defines: attributes
-are read from `__dict__`, slots and pydantic's own storage.
+`encode` is the hot path. What is small and ordinary is seen to be so by one look at each key and type, and orjson
+writes it in one go. Anything else is written field by field and item by item, so that a list of token ids costs what
+orjson takes for it and an odd value costs itself alone. `plain` is the careful path for what orjson refuses. None of
+them calls a method that user code defines: attributes are read from `__dict__`, slots and pydantic's own storage.
 """
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 import orjson
 
-from .objects import Budget, class_name, is_redacted, plain, simple_form, tagged_fields
+from .arrays import is_array
+from .media import is_data_url
+from .objects import Budget, class_name, plain, simple_form, tagged_fields
+from .redaction import REDACTED, is_redacted, key_patterns
+from .side import SideFile
 
-__all__ = ["encode"]
+__all__ = ["Payload", "encode"]
 
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-_WITH_NUMPY = _OPTIONS | orjson.OPT_SERIALIZE_NUMPY
 _dumps = orjson.dumps
 
-# Above this many items or characters a field is worth its own look, so that token ids are not searched for text.
+# Above this many items a list is written by itself, so that the look at types does not cost more than writing.
+_FEW_ITEMS = 16
+# Above this many rows a list is looked at as a whole.
 _LARGE = 256
-# A walk in search of odd values ends here; the careful path takes over.
-_WALK_LIMIT = 20_000
-_MAX_FIELD_DEPTH = 16
+# Above this many characters a text may be a data URL.
+_LONG_TEXT = 8192
+# A dict this deep inside of another is looked at again when it is written.
+_LOOK_DEPTH = 4
+# Below, the careful path takes over.
+_MAX_DEPTH = 16
+# Keys whose JSON is kept; they are names in programs. A recording of other ones must not fill the memory.
+_KEYS_KEPT = 4096
+
+_WHOLE = frozenset({int, bool, type(None)})
+_SCALARS = frozenset({int, bool, type(None), str})
+_NUMBERS = frozenset({int, bool, type(None), float})
+_PLAIN = frozenset({int, bool, type(None), str, float})
+_Names = dict[str, bytes]
 
 
-def encode(value: Any) -> bytes:
-    """JSON bytes of any value; never raises but for what the interpreter itself raises, such as KeyboardInterrupt."""
+class Payload(bytes):
+    """Encoded bytes that refer to contents of the side file."""
+
+    digests: tuple[str, ...]
+
+    @classmethod
+    def of(cls, data: bytes, digests: Iterable[str]) -> bytes:
+        """`data` with what it refers to; plain bytes when that is nothing."""
+        names = tuple(digests)
+        if not names:
+            return data
+        payload = cls(data)
+        payload.digests = names
+        return payload
+
+
+class _Cycle(Exception):
+    """A container is inside of itself."""
+
+
+def encode(value: Any, side: SideFile | None = None) -> bytes:
+    """JSON bytes of any value; a `Payload` where large contents went to `side`.
+
+    Never raises but for what the interpreter itself raises, such as KeyboardInterrupt.
+    """
+    is_dict = type(value) is dict
     try:
-        return _encode(value, 0)
-    except (TypeError, ValueError, RecursionError):
-        return _careful(value)
-    except Exception:  # noqa: BLE001
-        return _careful(value)
-
-
-def _encode(value: Any, depth: int) -> bytes:
-    kind = type(value)
-    if kind in _PLAIN:
-        return _dumps(value)
-    fields = value if kind is dict else tagged_fields(value, kind)
-    if fields is not None and depth < _MAX_FIELD_DEPTH and _any_large(fields, depth):
-        return _encode_fields(fields, depth + 1)
-    # with the option orjson imports numpy by itself: up to 0.15 s of the caller's time
-    out = _dumps(value, default=simple_form, option=_WITH_NUMPY if "numpy" in sys.modules else _OPTIONS)
-    if _looks_clean(out, fields is None) or not _is_special(value):
-        return out
-    return _careful(value)
-
-
-def _any_large(fields: dict[Any, Any], depth: int) -> bool:
-    for value in fields.values():
-        kind = type(value)
-        if kind in _SIZED:
-            if len(value) > _LARGE:
-                return True
-        elif kind is dict:
-            if depth < _MAX_FIELD_DEPTH and _any_large(value, depth + 1):
-                return True
-        elif kind not in _SMALL:
-            return True
-    return False
-
-
-def _encode_fields(fields: dict[Any, Any], depth: int) -> bytes:
-    parts = []
-    for name, value in fields.items():
-        if type(name) is not str:
-            raise TypeError("a key that is no text needs the careful path")
-        body = b'"REDACTED"' if is_redacted(name) else _field(value, depth)
-        parts.append(_dumps(name) + b":" + body)
-    return b"{" + b",".join(parts) + b"}"
-
-
-def _field(value: Any, depth: int) -> bytes:
-    """One odd field takes the careful path alone, whatever its neighbours are."""
+        if is_dict and _is_small(value, key_patterns().plain_names, 0):
+            return _dumps(value)
+    except Exception:  # noqa: BLE001, S110
+        pass
+    budget = Budget(side)
     try:
-        return _encode(value, depth)
+        out = _fields(value, value, 0, budget) if is_dict else _encode(value, 0, budget)
     except Exception:  # noqa: BLE001
-        return _careful(value)
+        budget.open.clear()
+        out = _careful(value, budget)
+    return Payload.of(out, budget.digests) if budget.digests else out
 
 
-def _looks_clean(out: bytes, is_array: bool) -> bool:
-    """Whether the bytes alone show that nothing was written as null and no key is a credential's."""
-    # one byte is searched for at memory speed: token ids and log-probs hold neither an n nor a quote
-    if is_array and b"n" not in out and b'"' not in out:
-        return True
-    if b"null" in out:
+def _is_small(value: dict[Any, Any], names: _Names, depth: int) -> bool:
+    """Whether orjson alone writes it as it should be: known keys, finite numbers, no long list, nothing odd."""
+    for key, item in value.items():
+        if type(key) is not str or (key not in names and not _know(key, names)):
+            return False
+        kind = type(item)
+        if kind in _WHOLE:
+            continue
+        if kind is str:
+            if len(item) > _LONG_TEXT:
+                return False
+        elif kind is float:
+            if item - item != 0.0:
+                return False
+        elif kind is list:
+            if len(item) > _FEW_ITEMS:
+                return False
+            if not _WHOLE.issuperset(map(type, item)) and not _are_small(item, names, depth):
+                return False
+        elif kind is not dict or depth >= _LOOK_DEPTH or not _is_small(item, names, depth + 1):
+            return False
+    return True
+
+
+def _are_small(items: list[Any] | tuple[Any, ...], names: _Names, depth: int) -> bool:
+    """The same for a list that holds more than integers."""
+    for item in items:
+        kind = type(item)
+        if kind is dict:
+            if depth >= _LOOK_DEPTH or not _is_small(item, names, depth + 1):
+                return False
+        elif kind is str:
+            if len(item) > _LONG_TEXT:
+                return False
+        elif kind not in _WHOLE and (kind is not float or item - item != 0.0):
+            return False
+    return True
+
+
+def _know(key: str, names: _Names) -> bool:
+    """Remember the JSON of a key; False when its value is to be redacted."""
+    if is_redacted(key):
         return False
-    low = out.lower()
-    return b'api_key"' not in low and b'auth_headers"' not in low and b'authorization"' not in low
+    if len(names) >= _KEYS_KEPT:
+        names.clear()
+    names[key] = _dumps(key) + b":"
+    return True
 
 
-def _careful(value: Any) -> bytes:
+def _encode(value: Any, depth: int, budget: Budget) -> bytes:
+    """By pieces.
+
+    Raises:
+        TypeError, ValueError, RecursionError: the careful path is needed for this piece.
+        _Cycle: it is needed for the whole.
+    """
+    kind = type(value)
+    if kind is dict:
+        return _dumps(value) if _is_small(value, budget.names, 0) else _fields(value, value, depth, budget)
+    if kind is str:
+        if len(value) > _LONG_TEXT and is_data_url(value):
+            raise TypeError("a data URL goes to the side file")
+        return _dumps(value)
+    if kind is float:
+        if value - value != 0.0:
+            raise ValueError("JSON has no such number")
+        return _dumps(value)
+    if kind in _WHOLE:
+        return _dumps(value)
+    if kind is list or kind is tuple:
+        return _items(value, depth, budget)
+    fields = tagged_fields(value, kind)
+    if fields is not None:
+        return _fields(value, fields, depth, budget)
+    out = _dumps(value, default=simple_form, option=_OPTIONS)
+    if b"n" in out or b'"' in out:
+        raise TypeError("a text or a null in it needs a closer look")
+    return out
+
+
+def _fields(value: Any, fields: dict[Any, Any], depth: int, budget: Budget) -> bytes:
+    parts: list[bytes] = []
+    names = budget.names
+    is_open = False
+    comma = b"{"
+    for key, item in fields.items():
+        if type(key) is not str:
+            raise TypeError("a key that is no text needs the careful path")
+        name = names.get(key)
+        if name is None:
+            if not _know(key, names):
+                parts += (comma, _dumps(key), b":", _dumps(REDACTED))
+                comma = b","
+                continue
+            name = names[key]
+        kind = type(item)
+        body = _dumps(item) if kind in _WHOLE else _numbers(item) if kind is list else None
+        if body is None:
+            if not is_open:
+                _enter(value, depth, budget)
+                is_open = True
+            body = _piece(item, depth + 1, budget)
+        parts += (comma, name, body)
+        comma = b","
+    if is_open:
+        budget.open.discard(id(value))
+    parts.append(b"}")
+    return b"".join(parts) if fields else b"{}"
+
+
+def _numbers(items: list[Any]) -> bytes | None:
+    """The JSON of a list that begins with an integer and holds nothing but numbers; None for any other list."""
+    if not items or type(items[0]) is not int:
+        return None
     try:
-        return _dumps(plain(value, Budget()))
+        out = _dumps(items)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    # one byte is searched for at memory speed: token ids and log-probs hold neither an n nor a quote
+    return None if b"n" in out or b'"' in out else out
+
+
+def _items(value: list[Any] | tuple[Any, ...], depth: int, budget: Budget) -> bytes:
+    if not value:
+        return b"[]"
+    first = type(value[0])
+    if first in _PLAIN or first is list or is_array(value[0], first):
+        out = _in_one_go(value)
+        if out is not None and b"n" not in out and b'"' not in out:
+            return out
+        kinds = set(map(type, value))
+        if out is not None and kinds <= _SCALARS and (len(out) <= _LONG_TEXT or not _has_data_url(value)):
+            return out
+        if kinds <= _NUMBERS:
+            return _dumps([item if item is None or item - item == 0 else plain(item, budget) for item in value])
+    elif first is dict:
+        if _are_small(value, budget.names, 0) if len(value) <= _LARGE else _are_rows(value, budget.names):
+            out = _in_one_go(value)
+            if out is not None and (len(value) <= _LARGE or _says_all(value, out)):
+                return out
+    _enter(value, depth, budget)
+    parts = [_piece(item, depth + 1, budget) for item in value]
+    budget.open.discard(id(value))
+    return b"[" + b",".join(parts) + b"]"
+
+
+def _in_one_go(value: Any) -> bytes | None:
+    try:
+        return _dumps(value, default=simple_form, option=_OPTIONS)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _are_rows(value: list[Any] | tuple[Any, ...], names: _Names) -> bool:
+    """Whether all items are dicts of ordinary keys and scalars, such as messages: looked at without a loop in
+    Python."""
+    if set(map(type, value)) != {dict}:
+        return False
+    keys = set().union(*value)
+    if set(map(type, keys)) != {str} or not all(key in names or _know(key, names) for key in keys):
+        return False
+    return set(map(type, chain.from_iterable(map(dict.values, value)))) <= _PLAIN
+
+
+def _says_all(rows: list[Any] | tuple[Any, ...], out: bytes) -> bool:
+    """Whether no number of these rows became a null, and none of their texts is a data URL."""
+    if b'"data:' in out:
+        return False
+    nulls = out.count(b"null")
+    return not nulls or nulls == list(chain.from_iterable(map(dict.values, rows))).count(None)
+
+
+def _has_data_url(value: list[Any] | tuple[Any, ...]) -> bool:
+    return any(type(item) is str and is_data_url(item) for item in value)
+
+
+def _enter(value: Any, depth: int, budget: Budget) -> None:
+    if id(value) in budget.open:
+        raise _Cycle
+    if depth >= _MAX_DEPTH:
+        raise RecursionError
+    budget.open.add(id(value))
+
+
+def _piece(value: Any, depth: int, budget: Budget) -> bytes:
+    """One odd piece takes the careful path alone, whatever its neighbours are."""
+    try:
+        return _encode(value, depth, budget)
+    except _Cycle:
+        raise
+    except Exception:  # noqa: BLE001
+        return _careful(value, budget)
+
+
+def _careful(value: Any, budget: Budget) -> bytes:
+    budget.open.discard(id(value))
+    try:
+        return _dumps(plain(value, budget))
     except Exception as error:  # noqa: BLE001
         return _dumps({"_omitted": f"could not be encoded: {type(error).__name__}", "_type": class_name(type(value))})
-
-
-def _is_special(value: Any) -> bool:
-    """Whether `value` holds a float that JSON lacks or a key to redact, which the fast path would write wrongly."""
-    stack = [value]
-    budget = _WALK_LIMIT
-    while stack:
-        item = stack.pop()
-        kind = type(item)
-        if kind is float:
-            if item - item != 0.0:
-                return True
-            continue
-        budget -= 1
-        if budget < 0:
-            return True
-        if kind is dict:
-            if any(type(key) is str and is_redacted(key) for key in item):
-                return True
-            stack.extend(x for x in item.values() if type(x) not in _PLAIN)
-        elif kind is list or kind is tuple:
-            stack.extend(x for x in item if type(x) not in _PLAIN)
-        elif _is_special_object(item, kind, stack):
-            return True
-    return False
-
-
-def _is_special_object(item: Any, kind: type, stack: list[Any]) -> bool:
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and issubclass(kind, (numpy.ndarray, numpy.generic)):
-        return item.dtype.kind in "fc" and not bool(numpy.isfinite(item).all())
-    try:
-        stack.append(simple_form(item))
-    except TypeError:
-        # orjson wrote it by itself: an Enum, a UUID, a subclass of str, int, list or dict
-        return issubclass(kind, (dict, list, float))
-    return False
-
-
-_PLAIN = frozenset({int, str, bool, type(None)})
-_SMALL = _PLAIN | {float}
-_SIZED = frozenset({str, list, tuple})

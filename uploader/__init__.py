@@ -7,6 +7,8 @@
     payload    one trajectory -> the bytes of its calls
     sender     the threads that ask, send and check
     storing    one batch: stored, or refused call by call
+    heavy      what is too large for a row: files with a preview in place; `media`: what side files hold
+    contents   files as Weave's own Content objects; `encodings`: PNG, WAV, NPY
     client     the routes, and what to do about every kind of answer
     transport  one request; how long to wait before the next
     check      does the server hold what the files say?

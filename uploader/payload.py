@@ -9,6 +9,8 @@ What is added to the recorded data
   begun before its parent: the clocks of two hosts disagree).
 - `TEXT_MARK` in front of strings that Weave would take for references of its own. A made-up reference makes the server
   refuse a whole batch, and a well-formed one would be shown as something else than the text that was recorded.
+  Likewise in front of the type of recorded dicts that claim to be objects of Weave's own: its client would build them
+  from files.
 """
 
 from __future__ import annotations
@@ -16,30 +18,44 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from ..reader.score_names import score_attributes
+from ..schemas.redaction import REDACTED
 
 if TYPE_CHECKING:
     from ..reader import Call, Trajectory
+    from ..reader.contents import SideFiles
+    from ..schemas.redaction import KeyPatterns
 
-__all__ = ["TEXT_MARK", "Encoded", "encode_trajectory", "protect_references", "status_counts"]
+__all__ = ["TEXT_MARK", "Encoded", "Moved", "encode_trajectory", "protect_references", "status_counts"]
 
 # Written before a recorded string that begins like a Weave reference.
 TEXT_MARK = "text:"
 _REFERENCES = ("weave:///", "weave-trace-internal:///")
 # One of these is in the JSON of every such string: a cheap test before any parsing. The second form has an escaped "/".
-_HINTS = (b'"weave:/', b'"weave:\\/', b'"weave-trace-internal:')
+_HINTS = (b'"weave:/', b'"weave:\\/', b'"weave-trace-internal:', b'"CustomWeaveType"')
+# An object that Weave's client would build from files, code among them, when somebody reads the call.
+_CUSTOM = "CustomWeaveType"
+
+
+class Moved(NamedTuple):
+    """A field that became a file: its path in the call and its size in bytes of JSON."""
+
+    path: str
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """One call, ready to be posted in either of the two forms that Weave's servers know.
 
-    `head` and `tail` are JSON members without braces, `attributes` and `inputs` JSON objects.
-    `escaped`: strings that got `TEXT_MARK`. `ended_at`: as in `tail`, to be compared with what a server has.
+    `head` and `tail` are JSON members without braces, `attributes` and `inputs` JSON objects, `output` any JSON.
+    `escaped`: strings that got `TEXT_MARK`. `moved`: fields that became files, see `heavy`. `blobs`: digests of what it
+    refers to in `contents`, see `media`; `missing`: how many of them were not there. `ended_at`: as in `tail`, to be
+    compared with what a server has.
     """
 
     id: str
@@ -50,19 +66,25 @@ class Encoded:
     attributes: bytes
     inputs: bytes
     tail: bytes
+    output: bytes = b"null"
     escaped: int = 0
     interrupted: bool = False
     orphan: bool = False
     ended_at: str = ""
+    moved: tuple[Moved, ...] = ()
+    blobs: tuple[str, ...] = ()
+    contents: SideFiles | None = None
+    missing: int = 0
 
     @property
     def size(self) -> int:
         """Bytes that the call adds to a request."""
-        return len(self.head) + len(self.attributes) + len(self.inputs) + len(self.tail) + 40
+        parts = (self.head, self.attributes, self.inputs, self.tail, self.output)
+        return sum(map(len, parts)) + 40
 
     def complete(self) -> bytes:
         """The call as an item of `/v2/…/calls/complete`."""
-        return b"{" + self._beginning() + b"," + self.tail + b"}"
+        return b"{" + self._beginning() + b"," + self._ending() + b"}"
 
     def start(self) -> bytes:
         """The beginning as an item of `/call/upsert_batch`, for servers without the newer route."""
@@ -71,22 +93,29 @@ class Encoded:
     def end(self) -> bytes:
         """The end as an item of `/call/upsert_batch`."""
         ids = _members({"project_id": self.project_id, "id": self.id})
-        return b'{"mode":"end","req":{"end":{' + ids + b"," + self.tail + b"}}}"
+        return b'{"mode":"end","req":{"end":{' + ids + b"," + self._ending() + b"}}}"
 
     def _beginning(self) -> bytes:
         return self.head + b',"attributes":' + self.attributes + b',"inputs":' + self.inputs
 
+    def _ending(self) -> bytes:
+        return self.tail + b',"output":' + self.output
 
-def encode_trajectory(trajectory: Trajectory, project_id: str, op_ref: Callable[[str], str]) -> list[Encoded]:
+
+def encode_trajectory(
+    trajectory: Trajectory, project_id: str, op_ref: Callable[[str], str], redact: KeyPatterns | None = None
+) -> list[Encoded]:
     """The calls of a trajectory, in its order. All calls are ended or belong to a process that is gone.
 
-    `op_ref` gives, for a recorded op name, the reference of the published op (or a plain name).
+    `op_ref` gives, for a recorded op name, the reference of the published op (or a plain name). `redact`: keys whose
+    values are left out, in attributes, inputs and outputs at any depth.
     """
     counts = status_counts(trajectory.calls)
     root = trajectory.root
     added = {} if root is None else {root.id: score_attributes(trajectory, root.attributes)}
     return [
-        _encode(call, project_id, op_ref(call.op), counts[call.id], added.get(call.id, {})) for call in trajectory.calls
+        _encode(call, project_id, op_ref(call.op), counts[call.id], added.get(call.id, {}), redact)
+        for call in trajectory.calls
     ]
 
 
@@ -106,7 +135,14 @@ def status_counts(calls: Sequence[Call]) -> dict[str, dict[str, int]]:
     return counts
 
 
-def _encode(call: Call, project_id: str, op_ref: str, counts: dict[str, int], added: dict[str, Any]) -> Encoded:
+def _encode(
+    call: Call,
+    project_id: str,
+    op_ref: str,
+    counts: dict[str, int],
+    added: dict[str, Any],
+    redact: KeyPatterns | None,
+) -> Encoded:
     head = {
         "project_id": project_id,
         "id": call.id,
@@ -115,11 +151,10 @@ def _encode(call: Call, project_id: str, op_ref: str, counts: dict[str, int], ad
         "op_name": op_ref,
         "started_at": _started_at(call),
     }
-    attributes, in_attributes = protect_references(
-        orjson.dumps({**call.attributes, **added, "verl_trace": _origin(call)})
-    )
-    inputs, in_inputs = protect_references(_as_object(call.inputs))
-    output, in_output = protect_references(call.output() or b"null")
+    own = {**call.attributes, **added, "verl_trace": _origin(call)}
+    attributes, in_attributes = _safe(orjson.dumps(own), redact)
+    inputs, in_inputs = _safe(_as_object(call.inputs), redact)
+    output, in_output = _safe(call.output() or b"null", redact)
     end: dict[str, Any] = {
         "ended_at": max(call.last_seen_at, _started_at(call)) if call.unfinished else call.ended_at,
         "exception": _exception(call),
@@ -133,11 +168,14 @@ def _encode(call: Call, project_id: str, op_ref: str, counts: dict[str, int], ad
         head=_members(head),
         attributes=attributes,
         inputs=inputs,
-        tail=_members(end) + b',"output":' + output,
+        tail=_members(end),
+        output=output,
         escaped=in_attributes + in_inputs + in_output,
         interrupted=call.unfinished,
         orphan=call.orphan,
         ended_at=end["ended_at"] or "",
+        blobs=tuple(call.blobs),
+        contents=call.writer.contents if call.blobs else None,
     )
 
 
@@ -183,8 +221,27 @@ def _origin(call: Call) -> dict[str, Any]:
     return origin | {name: True for name, is_so in marks.items() if is_so}
 
 
+def _safe(data: bytes, redact: KeyPatterns | None) -> tuple[bytes, int]:
+    return protect_references(data if redact is None else _redacted(data, redact))
+
+
+def _redacted(data: bytes, patterns: KeyPatterns) -> bytes:
+    try:
+        return orjson.dumps(_without(orjson.loads(data), patterns))
+    except orjson.JSONDecodeError:
+        # nobody can say what is in it: nothing of it leaves
+        return orjson.dumps({"_omitted": "not JSON, and --redact was given"})
+
+
+def _without(value: Any, patterns: KeyPatterns) -> Any:
+    if isinstance(value, dict):
+        return {key: REDACTED if patterns.match(key) else _without(inner, patterns) for key, inner in value.items()}
+    return [_without(inner, patterns) for inner in value] if isinstance(value, list) else value
+
+
 def protect_references(data: bytes) -> tuple[bytes, int]:
-    """JSON in which no string begins like a Weave reference, and how many strings got `TEXT_MARK` for that.
+    """JSON in which no string begins like a Weave reference and no recorded dict is taken for an object of Weave's own,
+    and how many strings got `TEXT_MARK` for that. Times, which the recorder writes as Weave does, are left.
 
     Almost always the very bytes given: only a suspicion leads to parsing. Keys are left alone: Weave does not
     read them.
@@ -200,10 +257,20 @@ def protect_references(data: bytes) -> tuple[bytes, int]:
     return (orjson.dumps(marked), count) if count else (data, 0)
 
 
+def _is_time(value: dict[str, Any]) -> bool:
+    if set(value) != {"_type", "weave_type", "val"} or not isinstance(value["val"], str):
+        return False
+    return bool(value["weave_type"] == {"type": "datetime.datetime"})
+
+
 def _mark(value: Any) -> tuple[Any, int]:
     if isinstance(value, str):
         return (TEXT_MARK + value, 1) if value.startswith(_REFERENCES) else (value, 0)
     if isinstance(value, dict):
+        if value.get("_type") == _CUSTOM and not _is_time(value):
+            value = {**value, "_type": TEXT_MARK + _CUSTOM}
+            marked, count = _mark(value)
+            return marked, count + 1
         pairs = [(key, *_mark(inner)) for key, inner in value.items()]
         return {key: inner for key, inner, _ in pairs}, sum(count for _, _, count in pairs)
     if isinstance(value, list):

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..reader import Run, closed_folders, find_runs
 from ..reader.runs import UNKNOWN
 from ..schemas.errors import CannotStart
+from ..schemas.redaction import KeyPatterns
 from .check import CHECKS
-from .client import Client, Lighten
+from .client import Client
 from .folders import folders_without_runs, why_unreadable
 from .network import one_network
 from .replay import WORKERS, Options, measure, replay, settling_of
 from .result import RunReport, Unopened, UploadResult
-from .settle import SETTLE, HasScore, Settling, nothing_to_wait_for
+from .settle import SETTLE, HasScore, Settling, has_score
 from .target import Target, resolve, split_project
 
 __all__ = ["upload"]
@@ -37,8 +38,8 @@ def upload(
     check: str = "counts",
     state_dir: str | Path | None = None,
     fail_fast: bool = False,
-    has_score: HasScore = nothing_to_wait_for,
-    lightener: Callable[[Client], Lighten] | None = None,
+    redact: Sequence[str] = (),
+    has_score: HasScore = has_score,
 ) -> UploadResult:
     """Replay every run at `path` into its Weave project. Calls that the server has already are not sent again.
 
@@ -46,8 +47,7 @@ def upload(
     seconds for which a request may fail before the upload gives up. `settle`: seconds of silence after which nothing
     more is awaited of a trajectory; `has_score` says whether its score is there. `partial`: wait for no missing
     segment. `check`: `none`, `counts` or `deep`. `state_dir`: where to remember what is stored. `fail_fast`: nothing is
-    sent unless every run and folder at `path` can be uploaded. `lightener`: for a client, the function that moves
-    heavy fields out of a call which the server refuses.
+    sent unless every run and folder at `path` can be uploaded. `redact`: patterns of keys whose values are left out.
 
     Memory is bounded by a few requests of 8 MiB for each worker and about 200 bytes a trajectory.
 
@@ -64,8 +64,8 @@ def upload(
         partial=partial,
         check=check,
         state_dir=Path(state_dir) if state_dir is not None else None,
+        redact=KeyPatterns(redact) if redact else None,
         has_score=has_score,
-        lightener=lightener,
     )
     with one_network():
         return _Upload(Path(path), entity, project, dry_run, options, fail_fast, progress).run()
@@ -126,7 +126,7 @@ class _Upload:
         result.runs.append(report)
         tell = lambda: self._progress(result)  # noqa: E731
         if target is None:
-            measure(run, report, settling, tell)
+            measure(run, report, settling, self._options, tell)
         else:
             replay(run, report, target, settling, self._options, tell)
         result.unreadable += report.unreadable

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..schemas.redaction import KeyPatterns
 from .ledger import Ledger
 from .payload import Encoded, encode_trajectory
 from .result import RunReport
@@ -13,6 +14,7 @@ from .settle import Settling
 
 if TYPE_CHECKING:
     from ..reader import Trajectory
+    from ..schemas.redaction import KeyPatterns
 
 __all__ = ["MAX_BYTES", "MAX_CALLS", "MAX_TRACES", "Batch", "Plan", "Trace"]
 
@@ -68,7 +70,7 @@ class Plan:
     """Sorts trajectories into requests and counts in `report` what is recorded and what must wait.
 
     `op_ref`: recorded op name -> what the call refers to. `believe`: what `ledger` remembers is not sent again. `only`:
-    trace ids; all other trajectories were dealt with before and count no more.
+    trace ids; all other trajectories were dealt with before and count no more. `redact`: keys of values to leave out.
     """
 
     report: RunReport
@@ -78,6 +80,7 @@ class Plan:
     ledger: Ledger | None = None
     believe: bool = True
     only: frozenset[str] | None = None
+    redact: KeyPatterns | None = None
 
     def batches(self, trajectories: Iterable[Trajectory]) -> Iterator[Batch]:
         """Requests of whole trajectories; only one that is too large for a request is spread over several."""
@@ -92,7 +95,7 @@ class Plan:
                     yield remembered
                     remembered = Batch()
                 continue
-            calls = encode_trajectory(trajectory, self.project_id, self.op_ref)
+            calls = encode_trajectory(trajectory, self.project_id, self.op_ref, self.redact)
             size = sum(call.size for call in calls)
             if batch.calls and not batch.has_room(len(calls), size):
                 yield batch

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from ..reader import Run, iter_trajectories
 from ..reader.trees import Reading
-from .client import Client, Lighten, Unreachable
+from ..schemas.redaction import KeyPatterns
+from .client import Client, Unreachable
 from .ledger import Ledger, Place, state_folder
 from .ops import OBJECT_DIGEST, Ops, op_object_id
 from .plan import Plan
 from .result import STORED_OTHERWISE, WAITS_FOR_SEGMENT, RunReport
 from .sender import Sender, count_call
-from .settle import SETTLE, HasScore, Settling, nothing_to_wait_for
+from .settle import SETTLE, HasScore, Settling, has_score
 from .target import Target
 
 __all__ = ["WORKERS", "Options", "measure", "replay", "settling_of"]
@@ -35,8 +36,8 @@ class Options:
     partial: bool = False
     check: str = "counts"
     state_dir: Path | None = None
-    has_score: HasScore = nothing_to_wait_for
-    lightener: Callable[[Client], Lighten] | None = None
+    redact: KeyPatterns | None = None
+    has_score: HasScore = has_score
 
 
 def settling_of(run: Run, options: Options) -> Settling:
@@ -44,14 +45,16 @@ def settling_of(run: Run, options: Options) -> Settling:
     return Settling(run, options.settle, has_score=options.has_score, partial=options.partial)
 
 
-def measure(run: Run, report: RunReport, settling: Settling, tell: Callable[[], None]) -> None:
+def measure(run: Run, report: RunReport, settling: Settling, options: Options, tell: Callable[[], None]) -> None:
     """A dry run: everything but the network."""
 
     def op_ref(name: str) -> str:
         return f"weave:///{report.target}/op/{op_object_id(name)}:{OBJECT_DIGEST}"
 
     reading = Reading()
-    for batch in Plan(report, report.target, op_ref, settling).batches(iter_trajectories(run, reading)):
+    for batch in Plan(report, report.target, op_ref, settling, redact=options.redact).batches(
+        iter_trajectories(run, reading)
+    ):
         for call in batch.calls:
             count_call(report, call)
         tell()
@@ -63,8 +66,6 @@ def replay(
 ) -> None:
     """Send what the server does not have."""
     client = Client(target, max_wait=options.max_wait)
-    if options.lightener is not None:
-        client.lighten = options.lightener(client)
     place = Place(client.url, target.project_id, run.project_name, run.experiment_name)
     ledger = Ledger(state_folder(options.state_dir), place)
     ops = Ops(client)
@@ -112,7 +113,7 @@ def _pass(
     reading = Reading()
     # to compare it, every call has to be read
     believe = options.check != "deep" and only is None
-    plan = Plan(report, client.project_id, op_ref, settling, ledger, believe, only)
+    plan = Plan(report, client.project_id, op_ref, settling, ledger, believe, only, options.redact)
     with sender.running(options.workers):
         for batch in plan.batches(iter_trajectories(run, reading)):
             sender.put(batch)

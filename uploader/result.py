@@ -14,6 +14,7 @@ __all__ = [
     "WAITS_FOR_SEGMENT",
     "Difference",
     "Failure",
+    "MovedField",
     "RunReport",
     "Unopened",
     "UploadResult",
@@ -62,13 +63,24 @@ class Unopened:
     reason: str
 
 
+@dataclass(frozen=True)
+class MovedField:
+    """A field of a call that was too large for a row of Weave and is a file there; `bytes` of JSON."""
+
+    id: str
+    op: str
+    path: str
+    bytes: int
+
+
 @dataclass
 class RunReport:
     """The upload of one run. `failures` has the first `FAILURES_KEPT` of `failed`.
 
     All counts but `trajectories` and `bytes` are calls; `interrupted`, `orphans` and `marked_texts` (strings that got
-    `TEXT_MARK`) count within the calls that were sent (dry run: would be). `unreadable`: files that the operating
-    system refuses, wholly or in part; what is in them counts nowhere.
+    `TEXT_MARK`) and `missing_contents` (pictures and arrays that no side file holds whole) count within the calls
+    that were sent (dry run: would be). `unreadable`: files that the operating system refuses, wholly or in part; what
+    is in them counts nowhere.
     """
 
     project_name: str
@@ -85,6 +97,8 @@ class RunReport:
     interrupted: int = 0
     orphans: int = 0
     marked_texts: int = 0
+    moved: list[MovedField] = field(default_factory=list)
+    missing_contents: int = 0
     notes: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     stopped: str = ""
@@ -151,6 +165,8 @@ class RunReport:
             "interrupted": self.interrupted,
             "orphans": self.orphans,
             "marked_texts": self.marked_texts,
+            "missing_contents": self.missing_contents,
+            "moved": [vars(moved) for moved in self.moved],
             "failures": [vars(failure) for failure in self.failures],
             "stopped": self.stopped,
             "checked": self.checked,

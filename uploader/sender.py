@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from ..schemas.errors import Rejected
 from .check import DIFFERS, compare, count_traces, same_in_brief
 from .client import Client, Outcome, Unreachable
+from .contents import FileCache
+from .heavy import lighten
 from .ledger import Ledger
 from .payload import Encoded
 from .plan import MAX_TRACES, Batch, Trace
-from .result import ALREADY_STORED, STORED_OTHERWISE, Difference, Failure, RunReport
+from .result import ALREADY_STORED, STORED_OTHERWISE, Difference, Failure, MovedField, RunReport
 from .storing import Refused
 
 __all__ = ["Sender", "count_call"]
@@ -23,12 +25,19 @@ QUEUED = 2
 # Calls read back in one question when they are compared, and bytes of them.
 COMPARED_CALLS = 100
 COMPARED_BYTES = 8 << 20
+# Of a refused call, fields are moved out until it is this small.
+REFUSED_BYTES = 16 << 10
 _VANISHED = "the server confirmed the call and does not show it"
 
 
 def count_call(report: RunReport, call: Encoded) -> None:
     """Note what is special about a call that was sent, or would be."""
     report.count(size=call.size, interrupted=call.interrupted, orphan=call.orphan, marked_texts=call.escaped)
+    report.missing_contents += call.missing
+    report.moved += [MovedField(call.id, call.op, field.path, field.bytes) for field in call.moved]
+    report.missing_contents += call.missing
+    for field in call.moved:
+        report.moved.append(MovedField(call.id, call.op, field.path, field.bytes))
 
 
 class Sender:
@@ -41,6 +50,8 @@ class Sender:
         self, client: Client, report: RunReport, tell: Callable[[], None], *, ledger: Ledger | None, check: str
     ) -> None:
         self._client = client
+        self._files = FileCache(client)
+        client.lighten = self._lighter
         self._report = report
         self._tell = tell
         self._ledger = ledger
@@ -136,13 +147,29 @@ class Sender:
                 batch.traces[call.trace_id].otherwise |= call.id not in same
                 self._done(batch, call)
         if self._check == "deep":
-            self._compare(there)
+            # in the form in which they were sent
+            self._compare([lighten(call, self._files) for call in there])
         if not left:
             return
+        self._lighten(batch, left)
         outcome = self._client.store(list(left.values()), frozenset(known) & frozenset(left))
         self._settle(batch, left, outcome)
         if self._check == "deep":
             self._compare(outcome.stored)
+
+    def _lighten(self, batch: Batch, left: dict[str, Encoded]) -> None:
+        """Files for what is too large for a row; a call whose files are refused is failed, its neighbours go on."""
+        for key, call in list(left.items()):
+            try:
+                left[key] = lighten(call, self._files)
+            except Rejected as error:
+                refused = Refused(call, f"a file of it is refused: {error}", "")
+                self._settle(batch, left, Outcome(refused=[refused]))
+
+    def _lighter(self, call: Encoded) -> Encoded | None:
+        """A call that the server has refused, with all that is heavy moved out; None where nothing is."""
+        lighter = lighten(call, self._files, REFUSED_BYTES, REFUSED_BYTES)
+        return lighter if len(lighter.moved) > len(call.moved) else None
 
     def _settle(self, batch: Batch, left: dict[str, Encoded], outcome: Outcome) -> None:
         with self._lock:

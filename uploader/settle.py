@@ -23,17 +23,24 @@ from .result import STILL_OPEN, WAITS_FOR_SCORE, WAITS_FOR_SEGMENT
 if TYPE_CHECKING:
     from ..reader import Run, Trajectory, Writer
 
-__all__ = ["SETTLE", "Settling", "nothing_to_wait_for"]
+__all__ = ["SETTLE", "Settling", "has_score"]
 
 # A call of ten minutes during which its process records nothing else is not to be mistaken for a dead one.
 SETTLE = 600.0
+# How long the first score of a training may take to be told.
+SCORE_LAG = 60.0
 
 HasScore = Callable[["Trajectory"], bool]
 
 
-def nothing_to_wait_for(_: Trajectory) -> bool:
-    """Of a run without scores: every trajectory has all that it will ever have."""
-    return True
+def has_score(trajectory: Trajectory) -> bool:
+    """Whether all is there that its process and the trainer will tell of it: its reward, and those of its group.
+
+    A training that tells no scores has nothing to wait for; but before the first one is told nobody can know.
+    """
+    if trajectory.scored:
+        return not trajectory.group_awaited
+    return not trajectory.score_expected and time.time() - _last_sign(trajectory) >= SCORE_LAG
 
 
 class Settling:
@@ -49,7 +56,7 @@ class Settling:
         run: Run,
         settle: float = SETTLE,
         *,
-        has_score: HasScore = nothing_to_wait_for,
+        has_score: HasScore = has_score,
         partial: bool = False,
     ) -> None:
         self._settle = settle

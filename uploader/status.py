@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..reader import iter_trajectories
 from .ledger import Ledger, Place, known_places
-from .settle import SETTLE, HasScore, Settling, nothing_to_wait_for
+from .settle import SETTLE, HasScore, Settling, has_score
 
 if TYPE_CHECKING:
     from ..reader import Run, Trajectory
@@ -73,7 +73,7 @@ def run_status(
     *,
     settle: float = SETTLE,
     partial: bool = False,
-    has_score: HasScore = nothing_to_wait_for,
+    has_score: HasScore = has_score,
     ask: Sequence[tuple[Place, Callable[[list[str]], Iterable[str]]]] = (),
 ) -> RunStatus:
     """Read the run once, without payloads, and hold it against the ledgers in `folder`.

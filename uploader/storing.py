@@ -131,7 +131,7 @@ class Storing:
 
 
 def _largest(call: Encoded) -> str:
-    """What of a call that is too large is the most of it. `tail` is the output and a few hundred bytes."""
-    sizes = {"inputs": len(call.inputs), "output": len(call.tail), "attributes": len(call.attributes)}
+    """What of a call that is too large is the most of it."""
+    sizes = {"inputs": len(call.inputs), "output": len(call.output), "attributes": len(call.attributes)}
     name = max(sizes, key=lambda name: sizes[name])
     return f"{name} ({sizes[name] / 1e6:.1f} MB)"

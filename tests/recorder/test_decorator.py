@@ -176,7 +176,7 @@ def test_trouble_of_ours_is_not_the_callers(recording: Any, monkeypatch: pytest.
     """When capturing itself breaks, the call goes on; one warning and a count tell of it."""
     from verl_trace.recorder import session, spans
 
-    def broken(value: object) -> bytes:
+    def broken(value: object, side: object = None) -> bytes:
         raise RuntimeError("our bug")
 
     monkeypatch.setattr(spans, "encode", broken)

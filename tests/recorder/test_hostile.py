@@ -224,6 +224,23 @@ def test_no_credential_of_a_client_is_written(recording: Any) -> None:
     assert "secret-of-the-client" not in str(recording.records())
 
 
+def test_keys_of_the_users_choice(unstarted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VERL_TRACE_REDACT: in inputs, outputs, attributes and yielded items, and nothing of it in any file."""
+    monkeypatch.setenv("VERL_TRACE_REDACT", "*password*, Cookie")
+    unstarted.start()
+    value = {"db_password": "s3cret", "nested": [{"COOKIE": ["s3cret"]}], "kept": 1}
+
+    assert Tool().echo(value) is value
+    with rollout_trace_attr(sample_index={"password": "s3cret"}, step=1):  # type: ignore[arg-type]
+        Tool().echo([value])
+
+    records = unstarted.finish("start", "end")
+    redacted = {"db_password": "REDACTED", "nested": [{"COOKIE": "REDACTED"}], "kept": 1}
+    assert [r.get("inputs", {"value": r.get("output")})["value"] for r in records] == [redacted] * 2 + [[redacted]] * 2
+    assert records[2]["sample_index"] == {"password": "REDACTED"}
+    assert "s3cret" not in str(unstarted.records())
+
+
 def test_an_exception_that_cannot_be_printed(recording: Any) -> None:
     """`__str__` of an exception is one of the few methods that are called; it may raise."""
 

@@ -32,10 +32,8 @@ def encoded(project: str, number: int, *, inputs: bytes = b"{}") -> Encoded:
         f'"project_id":"demo/{project}","id":"{call_id}","trace_id":"{call_id}","parent_id":null,"op_name":"op",'
         '"started_at":"2026-03-01T12:00:00.000001Z"'
     )
-    tail = '"ended_at":"2026-03-01T12:00:01Z","exception":null,"summary":{"status_counts":{"success":1,"error":0}},'
-    return Encoded(
-        call_id, call_id, "op", f"demo/{project}", head.encode(), b"{}", inputs, (tail + '"output":1').encode()
-    )
+    tail = '"ended_at":"2026-03-01T12:00:01Z","exception":null,"summary":{"status_counts":{"success":1,"error":0}}'
+    return Encoded(call_id, call_id, "op", f"demo/{project}", head.encode(), b"{}", inputs, tail.encode(), b"1")
 
 
 def many(project: str, count: int) -> list[Encoded]:

@@ -23,6 +23,15 @@ ROWS: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "needs grad": (lambda torch: torch.ones(2, requires_grad=True), [1.0, 1.0]),
     "shape": (lambda torch: torch.zeros(2, 3).shape, [2, 3]),
     "dtype": (lambda torch: torch.float16, "torch.float16"),
+    "-inf in bf16": (
+        lambda torch: torch.tensor([1.0, float("-inf")], dtype=torch.bfloat16),
+        [1.0, {"_type": "float", "value": "-inf"}],
+    ),
+    "float8": (lambda torch: torch.tensor([1.5, 2], dtype=torch.float8_e4m3fn), [1.5, 2.0]),
+    "bool": (lambda torch: torch.tensor([[True], [False]]), [[True], [False]]),
+    "complex": (lambda torch: torch.tensor([1 + 2j]), ["(1+2j)"]),
+    "parameter": (lambda torch: torch.nn.Parameter(torch.ones(2)), [1.0, 1.0]),
+    "device": (lambda torch: torch.device("cpu"), "cpu"),
     "meta": (lambda torch: torch.ones(2, 3, device="meta"), None),
     "sparse": (lambda torch: torch.eye(2).to_sparse(), None),
 }
@@ -43,3 +52,65 @@ def test_a_tensor_becomes_numbers_or_a_description(name: str) -> None:
         assert form["value"]["device"] == str(value.device)
     else:
         assert form["value"] == expected
+
+
+class Kept:
+    """A side file in memory."""
+
+    accelerators = False
+
+    def __init__(self) -> None:
+        self.contents: dict[str, bytes] = {}
+
+    def keep(self, digest: str, content: bytes, *, in_background: bool) -> str:
+        self.contents[digest] = content
+        return ""
+
+
+def test_a_large_tensor_goes_to_the_side_file() -> None:
+    """Of a type that numpy lacks, not contiguous, and in need of a gradient: every byte is there."""
+    import torch
+
+    side = Kept()
+    tensor = torch.arange(140_000, dtype=torch.float32).reshape(2, 70_000).t().to(torch.bfloat16).requires_grad_()
+    form = json.loads(encode({"routed_experts": tensor}, side))["routed_experts"]
+
+    assert (form["_type"], form["shape"], form["dtype"], form["device"]) == ("Tensor", [70_000, 2], "bfloat16", "cpu")
+    assert (form["summary"]["min"], form["summary"]["head"][:2]) == (0.0, [0.0, 70_144.0])
+    (content,) = side.contents.values()
+    back = torch.frombuffer(bytearray(content), dtype=torch.bfloat16).reshape(form["shape"])
+    assert torch.equal(back, tensor.detach())
+
+
+def test_verls_and_pandas_containers() -> None:
+    """DataProto, TensorDict with objects beside tensors, and tables: names and values, never a repr."""
+    import numpy as np
+    import pandas as pd
+    import torch
+    from tensordict import NonTensorData, TensorDict
+    from verl import DataProto
+
+    data = DataProto.from_dict(
+        tensors={"ids": torch.arange(4).reshape(2, 2)},
+        non_tensors={"uid": np.array(["x", "y"], dtype=object)},
+        meta_info={"step": 1},
+    )
+    assert json.loads(encode(data)) == {
+        "_type": "DataProto",
+        "batch": {"_type": "TensorDict", "batch_size": [2], "fields": {"ids": [[0, 1], [2, 3]]}},
+        "non_tensor_batch": {"uid": ["x", "y"]},
+        "meta_info": {"step": 1},
+        "_class_name": "DataProto",
+        "_bases": [],
+    }
+    mixed = TensorDict({"a": torch.ones(2), "note": NonTensorData({"k": [1]})}, batch_size=[])
+    fields = json.loads(encode(mixed))["fields"]
+    assert fields == {"a": [1.0, 1.0], "note": {"_type": "NonTensorData", "data": {"k": [1]}}}
+    table = pd.DataFrame({"a": [1, 2], "b": ["x", None], "t": pd.to_datetime(["2026-01-01", None])}, index=["p", "q"])
+    form = json.loads(encode([table]))[0]
+    assert (form["shape"], form["index"], form["columns"]["a"]) == ([2, 3], ["p", "q"], [1, 2])
+    assert form["columns"]["t"] == ["2026-01-01 00:00:00", "NaT"]
+    assert json.loads(encode(pd.Series([1.5], name="s"))) == {
+        "_type": "Series", "name": "s", "index": None, "values": [1.5],
+    }  # fmt: skip
+    assert json.loads(encode(pd.Timestamp("2026-01-02 03:04:05.000000006"))) == "2026-01-02 03:04:05.000000006"

@@ -1,0 +1,161 @@
+"""Contents of side files: found by digest, checked when read. A file may be growing, torn or damaged."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import orjson
+
+from ..schemas.files import parse_side_file_name
+from ..schemas.side import digest_of, is_digest
+from .segments import Damage
+
+__all__ = ["Content", "SideFile", "SideFiles", "side_files"]
+
+_MARK = b'{"kind":"blob","digest":"'
+# The line before a content is short; a header takes a few kilobytes.
+_LINE_BYTES = 1 << 16
+_SCAN = 1 << 20
+
+
+class Content(NamedTuple):
+    """Where a content lies: `offset` of its first byte. Not checked yet."""
+
+    path: Path
+    digest: str
+    offset: int
+    size: int
+
+    def read(self) -> bytes | None:
+        """The bytes; None where they are not what the digest says, or the file is gone."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.offset)
+                data = file.read(self.size)
+        except OSError:
+            return None
+        return data if len(data) == self.size and digest_of(data) == self.digest else None
+
+
+class SideFile:
+    """Iterates the contents of one side file; then `damages` tells what was wrong, `closed` whether it ends as it
+    should.
+
+    Raises:
+        OSError: the file cannot be opened or read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.damages: list[Damage] = []
+        self.closed = False
+
+    def __iter__(self) -> Iterator[Content]:
+        with open(self.path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            at = 0
+            while at < size:
+                file.seek(at)
+                line = file.readline(_LINE_BYTES)
+                content = _content(self.path, at, line)
+                if content is not None:
+                    end = content.offset + content.size
+                    file.seek(end)
+                    if end < size and file.read(1) == b"\n":
+                        yield content
+                        at = end + 1
+                        continue
+                elif at == 0 and line.startswith(b'{"kind":"header"') and line.endswith(b"\n"):
+                    at = len(line)
+                    continue
+                elif line.startswith(b'{"kind":"close"') and line.endswith(b"\n"):
+                    self.closed = True
+                    at += len(line)
+                    continue
+                at = self._skip(file, at, size)
+
+    def _skip(self, file: IO[bytes], at: int, size: int) -> int:
+        """The next place where a content may begin."""
+        found = _find(file, b"\n" + _MARK, at + 1)
+        end = size if found is None else found + 1
+        kind = "torn" if end == size else "blob"
+        reason = "the last content has no end" if kind == "torn" else "no content and no record"
+        self.damages.append(Damage(self.path, at, end - at, kind, reason))
+        return end
+
+
+class SideFiles:
+    """All contents of one writer."""
+
+    def __init__(self, folder: Path, writer: str) -> None:
+        self.folder = folder
+        self.writer = writer
+        self._index: dict[str, Content] = {}
+        self._seen: list[tuple[Path, int]] = []
+
+    def get(self, digest: str) -> bytes | None:
+        """A content; None when it is not there or is not whole."""
+        found = self._index.get(digest)
+        if found is None:
+            self._look()
+            found = self._index.get(digest)
+        return found.read() if found is not None else None
+
+    def _look(self) -> None:
+        """Read what is there, unless nothing was written since the last look."""
+        now = [(path, _size(path)) for path in side_files(self.folder, self.writer)]
+        if now != self._seen:
+            self._seen = now
+            self._index = {content.digest: content for path, _ in now for content in _in(path)}
+
+
+def side_files(folder: Path, writer: str) -> list[Path]:
+    """A writer's side files, in order."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    found = [(parsed, name) for name in names if (parsed := parse_side_file_name(name)) is not None]
+    return [folder / name for parsed, name in sorted(found) if parsed[0] == writer]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _in(path: Path) -> list[Content]:
+    try:
+        return list(SideFile(path))
+    except OSError:
+        return []
+
+
+def _content(path: Path, at: int, line: bytes) -> Content | None:
+    if not line.startswith(_MARK) or not line.endswith(b"\n"):
+        return None
+    try:
+        head = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    digest, size = head.get("digest"), head.get("size")
+    if not is_digest(digest) or type(size) is not int or size < 0:
+        return None
+    return Content(path, digest, at + len(line), size)
+
+
+def _find(file: IO[bytes], wanted: bytes, begin: int) -> int | None:
+    file.seek(begin)
+    tail = b""
+    while data := file.read(_SCAN):
+        place = (tail + data).find(wanted)
+        if place >= 0:
+            return begin - len(tail) + place
+        begin += len(data)
+        tail = data[1 - len(wanted) :]
+    return None

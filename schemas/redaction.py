@@ -1,0 +1,63 @@
+"""Which keys hold credentials: Weave's own, and what VERL_TRACE_REDACT or `upload --redact` add.
+
+A pattern is a shell glob (`*`, `?`, `[…]`) and is held against a whole key, without regard to case.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable
+
+__all__ = ["REDACTED", "WEAVE_KEYS", "KeyPatterns", "is_redacted", "key_patterns", "redact_keys", "split_patterns"]
+
+# What Weave's client writes in place of the value.
+REDACTED = "REDACTED"
+WEAVE_KEYS = ("api_key", "auth_headers", "authorization")
+# Keys are mostly names in programs, and few; a recording of other ones must not fill the memory.
+_CACHED = 4096
+
+
+class KeyPatterns:
+    """A set of patterns; asking it is cheap for keys that were asked before.
+
+    `plain_names` is for an encoder: keys that match none -> their JSON.
+    """
+
+    def __init__(self, patterns: Iterable[str] = WEAVE_KEYS) -> None:
+        self._regex = re.compile("|".join(fnmatch.translate(pattern.lower()) for pattern in patterns) or r"(?!)")
+        self._known: dict[str, bool] = {}
+        self.plain_names: dict[str, bytes] = {}
+
+    def match(self, key: str) -> bool:
+        """Whether the value of this key is to be left out."""
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= _CACHED:
+                self._known.clear()
+            known = self._known[key] = self._regex.match(key.lower()) is not None
+        return known
+
+
+def split_patterns(text: str) -> tuple[str, ...]:
+    """Patterns as VERL_TRACE_REDACT lists them, with commas between."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+_active = KeyPatterns()
+
+
+def redact_keys(patterns: Iterable[str] = ()) -> None:
+    """From now on leave out the values of Weave's keys and of these in what this process records."""
+    global _active
+    _active = KeyPatterns((*WEAVE_KEYS, *patterns))
+
+
+def key_patterns() -> KeyPatterns:
+    """What counts now."""
+    return _active
+
+
+def is_redacted(key: str) -> bool:
+    """Whether a dict key names a credential."""
+    return _active.match(key)
