@@ -52,9 +52,8 @@ def measure(run: Run, report: RunReport, settling: Settling, options: Options, t
         return f"weave:///{report.target}/op/{op_object_id(name)}:{OBJECT_DIGEST}"
 
     reading = Reading()
-    for batch in Plan(report, report.target, op_ref, settling, redact=options.redact).batches(
-        iter_trajectories(run, reading)
-    ):
+    plan = Plan(report, report.target, op_ref, settling, redact=options.redact)
+    for batch in plan.batches(iter_trajectories(run, reading)):
         for call in batch.calls:
             count_call(report, call)
         tell()

@@ -12,7 +12,6 @@ import pytest
 from verl_trace.schemas.errors import CannotStart
 from verl_trace.uploader import plan, transport, upload
 from verl_trace.uploader.client import Client, Unreachable
-from verl_trace.uploader.payload import Encoded
 from verl_trace.uploader.result import ALREADY_STORED
 from verl_trace.uploader.target import Target
 
@@ -161,28 +160,24 @@ def test_answer_of_somebody_else(proxy: Any, recording: Any, project: str, store
 
 
 def test_refused_call_is_sent_lighter(proxy: Any, recording: Any, project: str, stored: Stored, fault: Any) -> None:
-    """A call that is too large for the server is sent once more in the form that `lightener` makes of it."""
+    """A call that is too large for the server is sent once more with its heavy fields as files."""
     big = type(recording)(recording.folder.parent, project, "heavy")
     head = big.call("A.run", {"big": "x" * 200_000})
-    other = big.call("A.run", {"bigger": "y" * 300_000})
+    other = big.call("B.refused")
     big.close()
-    proxy.decide = lambda path, body: fault(413) if len(body) > 100_000 else None
-    asked: list[str] = []
+    proxy.decide = lambda path, body: (
+        fault(413) if path.endswith("/complete") and (len(body) > 100_000 or b"B.refused" in body) else None
+    )
 
-    def lighten(call: Encoded) -> Encoded | None:
-        asked.append(call.id)
-        if call.id == other["id"]:
-            return None
-        tail = call.tail.partition(b',"output":')[0] + b',"output":"moved"'
-        return Encoded(**{name: getattr(call, name) for name in call.__slots__} | {"tail": tail})
+    result = upload(big.folder)
 
-    result = upload(big.folder, lightener=lambda client: lighten)
-
-    assert sorted(asked) == sorted([head["id"], other["id"]])
     assert (result.sent, result.failed, result.runs[0].lightened) == (1, 1, 1)
+    (moved,) = result.runs[0].moved
+    assert (moved.id, moved.path) == (head["id"], "output.big")
     (failure,) = result.runs[0].failures
-    assert (failure.id, failure.op, failure.field) == (other["id"], "A.run", "output (0.3 MB)")
-    assert stored(project)[head["id"]]["output"] == "moved"
+    assert (failure.id, failure.op) == (other["id"], "B.refused")
+    found = stored(project)[head["id"]]["output"]["big"]
+    assert (found["_moved"], found["items"], found["preview"]) == ("text", 200_000, "x" * 1000)
 
 
 def test_server_that_asks_for_more_patience_than_there_is(proxy: Any, project: str, fault: Any) -> None:

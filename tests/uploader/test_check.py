@@ -106,8 +106,8 @@ def test_value_that_the_server_changes(
 def call(output: str) -> Encoded:
     """A call with this JSON as output."""
     head = b'"trace_id":"t","parent_id":null,"op_name":"op","started_at":"2026-03-01T12:00:00.000001Z"'
-    tail = b'"ended_at":"2026-03-01T12:00:01Z","exception":null,"summary":{"status_counts":{"success":1}},"output":'
-    return Encoded("i", "t", "op", "me/p", head, b'{"a":1}', b"{}", tail + output.encode())
+    tail = b'"ended_at":"2026-03-01T12:00:01Z","exception":null,"summary":{"status_counts":{"success":1}}'
+    return Encoded("i", "t", "op", "me/p", head, b'{"a":1}', b"{}", tail, output.encode())
 
 
 def row(output: Any, **fields: Any) -> dict[str, Any]:
