@@ -205,6 +205,10 @@ def _plain_object(value: Any, kind: type, budget: Budget, depth: int) -> Any:
     slots = _slots(value, kind)
     if names is None and not slots:
         return f"<{_module(kind)}.{class_name(kind)}>"
+    order = _data_fields(kind)
+    if order is not None:
+        fields = {n: slots[n] for n in order if n in slots} | slots | (names or {})
+        return {"_type": class_name(kind), **{_key(n): plain(v, budget, depth) for n, v in _redact(fields).items()}}
     if budget.nodes <= 0 or depth > OBJECT_DEPTH:
         return omitted(value, "plain objects nested too deep or too many")
     out: dict[str, Any] = {"_type": class_name(kind)}
@@ -215,6 +219,20 @@ def _plain_object(value: Any, kind: type, budget: Budget, depth: int) -> Any:
             break
         out[_key(name)] = plain(inner, budget, depth)
     return out
+
+
+def _data_fields(kind: type) -> tuple[str, ...] | None:
+    """Field names, as far as they have an order, of classes that hold data and nothing else; None for all other ones.
+
+    Those are msgspec Structs (vLLM's SamplingParams) and vLLM's outputs. They come in batches, which no bound may cut.
+    """
+    names = _slot(kind, type(kind), "__struct_fields__")
+    if type(names) is tuple:
+        return names
+    return () if any(_module(c) in _DATA_MODULES for c in _mro(kind)) else None
+
+
+_DATA_MODULES = frozenset({"vllm.outputs"})
 
 
 def _redact(fields: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ elsewhere.
 | nan, inf, int beyond 64 bits, bytes, lone surrogates, … | `{"_type":"float","value":"nan"}` and the like |
 | exception | `{"_type":"ValueError","message":…}` |
 | plain object | `{"_type":class name, its attributes}`, bounded |
+| msgspec Struct, output of vLLM | the same, whole |
 | function, class, module, handle | `<function pkg.name>` |
 | key that Weave redacts (api_key, auth_headers, authorization) | `"REDACTED"` |
 | what a bound cut off | `{"_omitted":reason,"_type":…,"size":…}` |

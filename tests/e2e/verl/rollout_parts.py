@@ -1,4 +1,4 @@
-"""What a rollout needs beside verl: a tiny tokenizer, a language model that follows a script, a tool, a reward.
+"""What a rollout needs beside verl: a language model that follows a script, a tool, a reward.
 
 Imported by the driver and, as the class of the tool, by verl in its workers.
 """
@@ -8,12 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config
+from transformers import AutoTokenizer
 from verl import DataProto
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
@@ -21,28 +19,6 @@ from verl.utils.rollout_trace import rollout_trace_op
 from verl.workers.rollout.replica import TokenOutput
 
 END_OF_TURN = "<|im_end|>"
-TOOL_TURN = "<|im_start|>tool"
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-
-def make_model_folder(folder: Path) -> None:
-    """A tokenizer of bytes and the configuration of a model without weights: all that the agent loop reads."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    special = ["<|endoftext|>", "<|im_start|>", END_OF_TURN]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=special)
-    tokenizer.train_from_iterator(["the answer is a number"], trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TURN, pad_token="<|endoftext|>")
-    fast.chat_template = CHAT_TEMPLATE
-    fast.save_pretrained(folder)
-    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1}
-    config = Qwen2Config(vocab_size=len(fast), num_key_value_heads=1, architectures=["Qwen2ForCausalLM"], **sizes)
-    config.save_pretrained(folder)
 
 
 class ScriptedModel:
