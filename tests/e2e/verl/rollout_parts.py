@@ -30,11 +30,8 @@ class ScriptedModel:
 
     async def generate(self, request_id: str, prompt_ids: list[int], **_: Any) -> TokenOutput:
         self.calls += 1
-        text = self.tokenizer.decode(prompt_ids)
-        question = int(text.partition("question ")[2].partition(":")[0])
-        turn = text.count("<|im_start|>assistant\n") - 1
-        await asyncio.sleep(0.002 * (question % 3))
-        ids = self.tokenizer.encode(reply(question, turn) + END_OF_TURN)
+        await asyncio.sleep(0.002 * (len(prompt_ids) % 3))
+        ids = self.tokenizer.encode(reply_to(self.tokenizer.decode(prompt_ids)) + END_OF_TURN)
         return TokenOutput(
             token_ids=ids,
             log_probs=[-0.25] * len(ids),
@@ -45,6 +42,11 @@ class ScriptedModel:
 
     def count(self) -> int:
         return self.calls
+
+
+def reply_to(text: str) -> str:
+    """What the model says to a conversation, by the question's number and the turn."""
+    return reply(int(text.partition("question ")[2].partition(":")[0]), text.count("<|im_start|>assistant\n") - 1)
 
 
 def reply(question: int, turn: int) -> str:
