@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
+import subprocess
+import sys
+import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 import zstandard
 
+from verl_trace.demo.server_env import Server
 from verl_trace.schemas.lines import parse_line
 
 QUIET = {
@@ -71,3 +76,34 @@ def clean_environment() -> Callable[..., dict[str, str]]:
         return {**kept, **QUIET, **more}
 
     return environment
+
+
+@pytest.fixture(scope="session")
+def stored() -> Callable[[Server, str], list[dict[str, Any]]]:
+    """All calls of a project (`entity/name`), as the server's own query route gives them."""
+
+    def query(server: Server, project: str) -> list[dict[str, Any]]:
+        key = base64.b64encode(f"api:{server.api_key}".encode()).decode()
+        request = urllib.request.Request(
+            f"{server.url}/calls/stream_query",
+            data=json.dumps({"project_id": project}).encode(),
+            headers={"Content-Type": "application/json", "Authorization": f"Basic {key}"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return [json.loads(line) for line in answer]
+
+    return query
+
+
+@pytest.fixture(scope="session")
+def upload(clean_environment: Callable[..., dict[str, str]]) -> Callable[[Server, Path], None]:
+    """Run `verl-trace upload` on a run's folder."""
+
+    def run(server: Server, folder: Path) -> None:
+        program = "import sys; from verl_trace.cli import main; sys.exit(main())"
+        command = [sys.executable, "-c", program, "upload", str(folder)]
+        environment = clean_environment(**server.client_environment())
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -49,12 +48,6 @@ def run(clean_environment: Callable[..., dict[str, str]]) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """W&B's trace server on loopback, and this process logged in to it."""
-    before = dict(os.environ)
+    """W&B's trace server on loopback."""
     with start_server(tmp_path_factory.mktemp("server") / "weave.db", entity="me") as running:
-        os.environ.update(running.client_environment())
-        try:
-            yield running
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+        yield running

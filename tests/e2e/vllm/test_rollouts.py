@@ -15,9 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from verl_trace.demo.read_back import ServerCall, read_back
 from verl_trace.demo.server_env import Server
-from verl_trace.uploader.pipeline import upload
 
 pytestmark = pytest.mark.e2e
 
@@ -43,13 +41,35 @@ SHAPES: list[Shape] = [
 SPELLED = {"ToolAgentLoop-call_tool": "ToolAgentLoop._call_tool"}
 
 
+class Call(NamedTuple):
+    """A call on the server; `children` in the order in which they started."""
+
+    stored: dict[str, Any]
+    children: list[Call]
+
+    @property
+    def op(self) -> str:
+        """The operation as it was recorded."""
+        name = self.stored["op_name"].rpartition("/")[2].partition(":")[0]
+        return SPELLED.get(name, name)
+
+
 class Rolled(NamedTuple):
     """One run of the example: what it says it did, its folder, its records, and the server's call trees."""
 
     report: dict[str, int]
     folder: Path
     records: Any
-    calls: list[ServerCall]
+    roots: list[Call]
+
+
+def trees(calls: list[dict[str, Any]]) -> list[Call]:
+    """The calls of a project as trees."""
+    nodes = {call["id"]: Call(call, []) for call in sorted(calls, key=lambda call: call["started_at"])}
+    for node in nodes.values():
+        if node.stored["parent_id"] is not None:
+            nodes[node.stored["parent_id"]].children.append(node)
+    return [node for node in nodes.values() if node.stored["parent_id"] is None]
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +77,8 @@ def rolled(
     run: Callable[..., str],
     model: Path,
     server: Server,
+    upload: Callable[[Server, Path], None],
+    stored: Callable[[Server, str], list[dict[str, Any]]],
     records: Callable[[Path], Any],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Rolled:
@@ -65,32 +87,26 @@ def rolled(
     program = ROOT / "examples/verl_vllm/rollouts.py"
     report = json.loads(run(folder, program, str(model), "--rollouts", str(ROLLOUTS)))
     runs = folder / "runs/verl-vllm"
-    result = upload(runs)
-    assert (result.failed, result.sent) == (0, len(records(runs).of("start")))
-    return Rolled(report, runs, records(runs), read_back(server, "me/examples"))
+    upload(server, runs)
+    return Rolled(report, runs, records(runs), trees(stored(server, "me/examples")))
 
 
-def walk(call: ServerCall) -> Iterator[ServerCall]:
+def walk(call: Call) -> Iterator[Call]:
     """A call and all below it."""
     yield call
     for child in call.children:
         yield from walk(child)
 
 
-def name(call: ServerCall) -> str:
-    """The operation as it was recorded."""
-    return SPELLED.get(call.op, call.op)
-
-
-def shape(call: ServerCall) -> Shape:
+def shape(call: Call) -> Shape:
     """What the server holds of a call and all below it."""
-    return (name(call), "error" if call.exception else "success", [shape(child) for child in call.children])
+    return (call.op, "error" if call.stored["exception"] else "success", [shape(child) for child in call.children])
 
 
-def tree(call: ServerCall, first: str, rest: str) -> Iterator[str]:
+def tree(call: Call, first: str, rest: str) -> Iterator[str]:
     """A call tree as docs/verl.md shows it: no ids, no times."""
-    error = json.loads(call.exception)["type"] if call.exception else ""
-    yield f"{first + name(call):<52}{error}".rstrip()
+    error = json.loads(call.stored["exception"])["type"] if call.stored["exception"] else ""
+    yield f"{first + call.op:<52}{error}".rstrip()
     for child in call.children:
         last = child is call.children[-1]
         yield from tree(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
@@ -99,11 +115,11 @@ def tree(call: ServerCall, first: str, rest: str) -> Iterator[str]:
 def test_every_call_arrives_in_its_place(rolled: Rolled) -> None:
     """Each question's rollouts have exactly the calls that the grammar makes them have, in their order."""
     found = {
-        number: [shape(root) for root in rolled.calls if root.attributes["sample_index"] == number]
+        number: [shape(root) for root in rolled.roots if root.stored["attributes"]["sample_index"] == number]
         for number in range(len(SHAPES))
     }
 
-    assert rolled.report["trajectories"] == len(rolled.calls) == len(SHAPES) * ROLLOUTS
+    assert rolled.report["trajectories"] == len(rolled.roots) == len(SHAPES) * ROLLOUTS
     for number, expected in enumerate(SHAPES):
         assert found[number] == [expected] * ROLLOUTS
 
@@ -111,12 +127,12 @@ def test_every_call_arrives_in_its_place(rolled: Rolled) -> None:
 def test_every_request_is_a_call(rolled: Rolled) -> None:
     """vLLM's own count of requests is the number of `generate` calls; files and server hold the same, all ended."""
     starts = {head["id"]: head for head in rolled.records.of("start")}
-    calls = [call for root in rolled.calls for call in walk(root)]
+    calls = [call for root in rolled.roots for call in walk(root)]
 
     assert rolled.report["requests"] == rolled.records.ops()[GENERATE]
-    assert Counter(name(call) for call in calls) == rolled.records.ops()
-    assert {call.id for call in calls} == starts.keys() == {head["id"] for head in rolled.records.of("end")}
-    assert all(call.seconds is not None for call in calls)
+    assert Counter(call.op for call in calls) == rolled.records.ops()
+    assert {call.stored["id"] for call in calls} == starts.keys() == {head["id"] for head in rolled.records.of("end")}
+    assert all(call.stored["ended_at"] for call in calls)
 
 
 def test_text_is_what_the_model_said(rolled: Rolled, model: Path) -> None:
@@ -124,13 +140,15 @@ def test_text_is_what_the_model_said(rolled: Rolled, model: Path) -> None:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    generated = [call for root in rolled.calls for call in walk(root) if call.op == GENERATE]
+    generated = [call for root in rolled.roots for call in walk(root) if call.op == GENERATE]
 
     assert generated
     for call in generated:
-        assert call.output["response_text"] == tokenizer.decode(call.output["token_ids"], skip_special_tokens=False)
-        assert len(call.output["log_probs"]) == len(call.output["token_ids"])
-        assert re.search(r"question \d: what is", call.output["prompt_text"])
+        assert call.stored["output"]["response_text"] == tokenizer.decode(
+            call.stored["output"]["token_ids"], skip_special_tokens=False
+        )
+        assert len(call.stored["output"]["log_probs"]) == len(call.stored["output"]["token_ids"])
+        assert re.search(r"question \d: what is", call.stored["output"]["prompt_text"])
 
 
 def test_tools_got_what_the_model_wrote(rolled: Rolled) -> None:
@@ -172,22 +190,27 @@ def test_sampling_parameters_are_whole(rolled: Rolled) -> None:
         assert grammar["regex"].startswith("<tool_call>")
 
 
-def test_a_second_upload_changes_nothing(rolled: Rolled, server: Server) -> None:
+def test_a_second_upload_changes_nothing(
+    rolled: Rolled,
+    server: Server,
+    upload: Callable[[Server, Path], None],
+    stored: Callable[[Server, str], list[dict[str, Any]]],
+) -> None:
     """The same calls, once."""
-    upload(rolled.folder)
+    upload(server, rolled.folder)
 
-    assert [call.as_json() for call in read_back(server, "me/examples")] == [call.as_json() for call in rolled.calls]
+    assert trees(stored(server, "me/examples")) == rolled.roots
 
 
 def test_tree_in_the_documentation(rolled: Rolled) -> None:
     """docs/verl.md gives the numbers of what has just been read back, and its trees, one of each question."""
     text = (ROOT / "docs/verl.md").read_text()
-    calls = sum(1 for root in rolled.calls for _ in walk(root))
+    calls = sum(1 for root in rolled.roots for _ in walk(root))
     shown = []
     for number in range(len(SHAPES)):
-        root = next(root for root in rolled.calls if root.attributes["sample_index"] == number)
+        root = next(root for root in rolled.roots if root.stored["attributes"]["sample_index"] == number)
         shown += [f"question {number}", *tree(root, "   ", "   ")]
     block = "\n".join(shown)
 
-    assert f"{len(rolled.calls)} trajectories, {calls} calls, {rolled.report['requests']} of them `generate`" in text
+    assert f"{len(rolled.roots)} trajectories, {calls} calls, {rolled.report['requests']} of them `generate`" in text
     assert f"```\n{block}\n```" in text, f"docs/verl.md should hold\n{block}"
