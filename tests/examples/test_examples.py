@@ -16,7 +16,7 @@ from verl_trace.reader.runs import find_runs
 from verl_trace.reader.trees import iter_trajectories
 
 ROOT = Path(__file__).parents[2]
-TURN = [("Model.generate", []), ("Search.execute", [])]
+TURN: list[tuple[str, list[object]]] = [("Model.generate", []), ("Search.execute", [])]
 
 
 def recorded(folder: Path, name: str) -> list[Trajectory]:
