@@ -205,6 +205,8 @@ def _plain_object(value: Any, kind: type, budget: Budget, depth: int) -> Any:
     slots = _slots(value, kind)
     if names is None and not slots:
         return f"<{_module(kind)}.{class_name(kind)}>"
+    if any(f"{_module(c)}.{class_name(c)}" in _DOORS for c in _mro(kind)):
+        return f"<{_module(kind)}.{class_name(kind)}>"
     order = _data_fields(kind)
     if order is not None:
         fields = {n: slots[n] for n in order if n in slots} | slots | (names or {})
@@ -233,6 +235,16 @@ def _data_fields(kind: type) -> tuple[str, ...] | None:
 
 
 _DATA_MODULES = frozenset({"vllm.outputs"})
+# Doors to weights, vocabularies or the whole program: the class is all that a trajectory has use for.
+_DOORS = frozenset(
+    {
+        "torch.nn.modules.module.Module",
+        "transformers.tokenization_utils_base.PreTrainedTokenizerBase",
+        "transformers.processing_utils.ProcessorMixin",
+        "logging.Logger",
+        "logging.LoggerAdapter",
+    }
+)
 
 
 def _redact(fields: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ elsewhere.
 | plain object | `{"_type":class name, its attributes}`, bounded |
 | msgspec Struct, output of vLLM | the same, whole |
 | function, class, module, handle | `<function pkg.name>` |
+| torch module, tokenizer, processor, logger | `<pkg.Class>` |
 | key that Weave redacts (api_key, auth_headers, authorization) | `"REDACTED"` |
 | what a bound cut off | `{"_omitted":reason,"_type":…,"size":…}` |
 

@@ -8,13 +8,14 @@ from types import ModuleType
 
 from ..recorder.counters import warn_once
 from ..recorder.settings import disabled
-from . import agent_loop, extra, import_hook, ops, ray_env, rollout_trace
+from . import agent_loop, extra, import_hook, ops, ray_env, rollout_trace, sync_mode
 
 __all__ = ["install", "installed"]
 
 _TRACE = "verl.utils.rollout_trace"
 _AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
 _CONSTANTS = "verl.trainer.constants_ppo"
+_TRAINER = "verl.trainer.ppo.ray_trainer"
 _EXTRA = {
     "verl.tools.base_tool": extra.watch_tools,
     "verl.tools.function_tool": extra.watch_function_tools,
@@ -44,6 +45,7 @@ def install() -> None:
     import_hook.after_import(_AGENT_LOOP, agent_loop.replace)
     import_hook.after_import(_AGENT_LOOP, ray_env.replace_manager)
     import_hook.after_import(_CONSTANTS, ray_env.replace)
+    import_hook.after_import(_TRAINER, sync_mode.watch_trainer)
     if extra.switched_on():
         for module, watch in _EXTRA.items():
             import_hook.after_import(module, watch)

@@ -1,4 +1,4 @@
-"""Tensors of a real torch, as tools and agent loops pass them."""
+"""Tensors and models of a real torch, as tools and agent loops pass them."""
 
 from __future__ import annotations
 
@@ -43,3 +43,21 @@ def test_a_tensor_becomes_numbers_or_a_description(name: str) -> None:
         assert form["value"]["device"] == str(value.device)
     else:
         assert form["value"] == expected
+
+
+def test_models_and_tokenizers_are_named(model: str) -> None:
+    """An argument with weights or a vocabulary is its class, in a few bytes, wherever it lies."""
+    import torch
+    from transformers import AutoTokenizer
+
+    class Policy(torch.nn.Sequential):
+        pass
+
+    policy = Policy(torch.nn.Linear(1000, 1000))
+    values = {"policy": policy, "inside": [{"layer": policy[0]}], "tokenizer": AutoTokenizer.from_pretrained(model)}
+    form = json.loads(encode({**values, "beside": 1}))
+
+    assert form["policy"] == f"<{__name__}.Policy>"
+    assert form["inside"] == [{"layer": "<torch.nn.modules.linear.Linear>"}]
+    assert form["tokenizer"].startswith("<transformers.")
+    assert form["beside"] == 1
