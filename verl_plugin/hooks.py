@@ -8,7 +8,7 @@ from types import ModuleType
 
 from ..recorder.counters import warn_once
 from ..recorder.settings import disabled
-from . import agent_loop, extra, import_hook, ops, ray_env, rollout_trace, sync_mode
+from . import agent_loop, extra, import_hook, ops, ray_env, rollout_trace, sync_mode, tokenizers
 
 __all__ = ["install", "installed"]
 
@@ -44,6 +44,7 @@ def install() -> None:
     import_hook.after_import(_TRACE, _late if _TRACE in sys.modules else rollout_trace.replace)
     import_hook.after_import(_AGENT_LOOP, agent_loop.replace)
     import_hook.after_import(_AGENT_LOOP, ray_env.replace_manager)
+    import_hook.after_import(_AGENT_LOOP, tokenizers.lend)
     import_hook.after_import(_CONSTANTS, ray_env.replace)
     import_hook.after_import(_TRAINER, sync_mode.watch_trainer)
     if extra.switched_on():

@@ -27,13 +27,13 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 
 
 ALWAYS = {
-    "verl.experimental.agent_loop.agent_loop": 2,
+    "verl.experimental.agent_loop.agent_loop": 3,
     "verl.trainer.constants_ppo": 1,
     "verl.trainer.ppo.ray_trainer": 1,
     "verl.utils.rollout_trace": 1,
 }
 EXTRA = {
-    "verl.experimental.agent_loop.agent_loop": 3,
+    "verl.experimental.agent_loop.agent_loop": 4,
     "verl.experimental.agent_loop.tool_agent_loop": 1,
     "verl.tools.base_tool": 1,
     "verl.tools.function_tool": 1,
