@@ -11,6 +11,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import pathlib
 import sys
 import types
@@ -205,7 +206,7 @@ def _plain_object(value: Any, kind: type, budget: Budget, depth: int) -> Any:
     slots = _slots(value, kind)
     if names is None and not slots:
         return f"<{_module(kind)}.{class_name(kind)}>"
-    if any(f"{_module(c)}.{class_name(c)}" in _DOORS for c in _mro(kind)):
+    if _is_door(kind):
         return f"<{_module(kind)}.{class_name(kind)}>"
     order = _data_fields(kind)
     if order is not None:
@@ -223,6 +224,12 @@ def _plain_object(value: Any, kind: type, budget: Budget, depth: int) -> Any:
     return out
 
 
+@functools.lru_cache(maxsize=10_000)
+def _is_door(kind: type) -> bool:
+    return any(f"{_module(c)}.{class_name(c)}" in _DOORS for c in _mro(kind))
+
+
+@functools.lru_cache(maxsize=10_000)
 def _data_fields(kind: type) -> tuple[str, ...] | None:
     """Field names, as far as they have an order, of classes that hold data and nothing else; None for all other ones.
 
