@@ -118,10 +118,10 @@ def test_a_single_turn_shows_question_and_answer(rolled: dict[tuple[str, str], R
     """The prompt's ids are inputs of one call and outputs of the other: both have the text of prompt and answer."""
     for (_, extra), run in rolled.items():
         texts = {r["op"]: r["payload"] for r in run.records if r["kind"] == "text" and r["sample_index"] == 100}
-        assert texts.keys() == {
-            client(version),
-            *(["SingleTurnAgentLoop.run"] if extra == "1" or version >= "0.8" else []),
-        }
+        loop = extra == "1" or version >= "0.8"
+        # the client of 0.5 answers with a bare list
+        has_text = [(client(version), version >= "0.6"), ("SingleTurnAgentLoop.run", loop)]
+        assert texts.keys() == {op for op, there in has_text if there}
         for text in texts.values():
             assert "question 00" in text["prompt_text"]
             assert text["response_text"].startswith("an answer")
