@@ -12,8 +12,8 @@ import pytest
 from verl_trace.demo.server_env import Server, start_server
 
 ROOT = Path(__file__).parents[3]
-# A start of vLLM takes half a minute on two cores, verl's Ray workers as much.
-PATIENCE = 400
+# A start of vLLM takes half a minute on two idle cores, verl's Ray workers as much; ten times that on busy ones.
+PATIENCE = 900
 VLLM = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 
 
