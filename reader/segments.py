@@ -85,7 +85,9 @@ class SegmentLines:
             if self._limit is not None and self.size + len(chunk) > self._limit:
                 chunk = chunk[: self._limit - self.size]
                 self.size += len(chunk)
-                yield chunk
+                # an empty piece would say that bytes are missing
+                if chunk:
+                    yield chunk
                 return
             self.size += len(chunk)
             yield chunk

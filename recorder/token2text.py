@@ -1,17 +1,22 @@
 """token2text: which output carries ids to decode, and the decoding, which the traced call never waits for.
 
 As in verl 0.9.1: prompt ids come from the output or, failing that, from the inputs; response ids from `response_ids` or
-`token_ids`. Anything else is recorded as it is.
+`token_ids`. Anything else is recorded as it is. The tokenizer is the instance's; failing that, one that an integration
+has lent to the trajectory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 from ..schemas.objects import model_fields, untagged_fields
 
-__all__ = ["prepare"]
+__all__ = ["lent_tokenizer", "prepare"]
+
+# For instances that have none of their own.
+lent_tokenizer: ContextVar[Any] = ContextVar("verl_trace_lent_tokenizer", default=None)
 
 
 def prepare(
@@ -19,6 +24,8 @@ def prepare(
 ) -> tuple[Any, Callable[[], dict[str, str]] | None]:
     """The output as it is to be recorded, and the job that decodes its ids (None when there is nothing to decode)."""
     decode = getattr(getattr(instance, "tokenizer", None), "decode", None)
+    if not callable(decode):
+        decode = getattr(lent_tokenizer.get(), "decode", None)
     if not callable(decode):
         return output, None
     fields = _fields(output)

@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import pathlib
 import types
 import uuid
@@ -231,6 +232,12 @@ def _plain_object(value: Any, kind: type, budget: Budget, depth: int) -> Any:
     slots = _slots(value, kind)
     if names is None and not slots:
         return f"<{_module(kind)}.{class_name(kind)}>"
+    if _is_door(kind):
+        return f"<{_module(kind)}.{class_name(kind)}>"
+    order = _data_fields(kind)
+    if order is not None:
+        fields = {n: slots[n] for n in order if n in slots} | slots | (names or {})
+        return {"_type": class_name(kind), **{_key(n): plain(v, budget, depth) for n, v in _redact(fields).items()}}
     if budget.nodes <= 0 or depth > OBJECT_DEPTH:
         return omitted(value, "plain objects nested too deep or too many")
     out: dict[str, Any] = {"_type": class_name(kind)}
@@ -241,6 +248,36 @@ def _plain_object(value: Any, kind: type, budget: Budget, depth: int) -> Any:
             break
         out[_key(name)] = plain(inner, budget, depth)
     return out
+
+
+@functools.lru_cache(maxsize=10_000)
+def _is_door(kind: type) -> bool:
+    return any(f"{_module(c)}.{class_name(c)}" in _DOORS for c in _mro(kind))
+
+
+@functools.lru_cache(maxsize=10_000)
+def _data_fields(kind: type) -> tuple[str, ...] | None:
+    """Field names, as far as they have an order, of classes that hold data and nothing else; None for all other ones.
+
+    Those are msgspec Structs (vLLM's SamplingParams) and vLLM's outputs. They come in batches, which no bound may cut.
+    """
+    names = _slot(kind, type(kind), "__struct_fields__")
+    if type(names) is tuple:
+        return names
+    return () if any(_module(c) in _DATA_MODULES for c in _mro(kind)) else None
+
+
+_DATA_MODULES = frozenset({"vllm.outputs"})
+# Doors to weights, vocabularies or the whole program: the class is all that a trajectory has use for.
+_DOORS = frozenset(
+    {
+        "torch.nn.modules.module.Module",
+        "transformers.tokenization_utils_base.PreTrainedTokenizerBase",
+        "transformers.processing_utils.ProcessorMixin",
+        "logging.Logger",
+        "logging.LoggerAdapter",
+    }
+)
 
 
 def _redact(fields: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,9 @@ elsewhere.
 | nan, inf, int beyond 64 bits, bytes, lone surrogates, … | `{"_type":"float","value":"nan"}` and the like |
 | exception | `{"_type":"ValueError","message":…}` |
 | plain object | `{"_type":class name, its attributes}`, bounded |
+| msgspec Struct, output of vLLM | the same, whole |
 | function, class, module, handle | `<function pkg.name>` |
+| torch module, tokenizer, processor, logger | `<pkg.Class>` |
 | key that Weave redacts (api_key, auth_headers, authorization) or VERL_TRACE_REDACT names | `"REDACTED"` |
 | what a bound cut off | `{"_omitted":reason,"_type":…,"size":…}` |
 

@@ -8,13 +8,27 @@ from types import ModuleType
 
 from ..recorder.counters import warn_once
 from ..recorder.settings import disabled
-from . import agent_loop, carry, extra, import_hook, ops, ray_env, rollout_trace, tool_actors, trainer_scores, wandb_run
+from . import (
+    agent_loop,
+    carry,
+    extra,
+    import_hook,
+    ops,
+    ray_env,
+    rollout_trace,
+    sync_mode,
+    tokenizers,
+    tool_actors,
+    trainer_scores,
+    wandb_run,
+)
 
 __all__ = ["install", "installed"]
 
 _TRACE = "verl.utils.rollout_trace"
 _AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
 _CONSTANTS = "verl.trainer.constants_ppo"
+_TRAINER = "verl.trainer.ppo.ray_trainer"
 _TRACKING = "verl.utils.tracking"
 _REWARD_LOOP = "verl.experimental.reward_loop.reward_loop"
 _SCORES = {
@@ -57,7 +71,9 @@ def install() -> None:
     import_hook.after_import(_TRACE, _late if _TRACE in sys.modules else rollout_trace.replace)
     import_hook.after_import(_AGENT_LOOP, agent_loop.replace)
     import_hook.after_import(_AGENT_LOOP, ray_env.replace_manager)
+    import_hook.after_import(_AGENT_LOOP, tokenizers.lend)
     import_hook.after_import(_CONSTANTS, ray_env.replace)
+    import_hook.after_import(_TRAINER, sync_mode.watch_trainer)
     import_hook.after_import(_TRACKING, wandb_run.replace)
     for module, watch in _SCORES.items():
         import_hook.after_import(module, watch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -272,3 +273,18 @@ def test_a_limit_ends_the_reading(spans: Any) -> None:
     assert [line for _, line in later] == lines[:3]
     assert (later.path, later.size) == (sealed, size + 5)
     assert [(d.kind, d.length) for d in later.damages] == [("torn", 5)]
+
+
+def test_a_limit_where_a_piece_ends(tmp_path: Path) -> None:
+    """Reading stops within a line at the very byte where a read ends: the line has no end yet, no bytes are missing."""
+    path = tmp_path / "growing.jsonl"
+    line = b"x" * 1000 + b"\n"
+    piece = 1 << 20
+    path.write_bytes(line * (piece // len(line) + 2))
+    lines = SegmentLines(path, sealed=False, limit=piece)
+
+    assert len(list(lines)) == piece // len(line)
+    assert [(d.offset, d.length, d.kind) for d in lines.damages] == [
+        (piece - piece % len(line), piece % len(line), "torn")
+    ]
+    assert lines.size == piece

@@ -116,19 +116,23 @@ def test_reading_while_a_recorder_writes_rotates_and_seals(recorder: Recorder) -
     recorder.ask("calls 1")
     for _ in range(6):
         recorder.tell("calls 500")
-    seen = 0
-    while seen < 3001:
+    seen, told = 0, 3001
+    while seen < told:
         run = recorder.run()
         summary = summarise(run)
         assert (summary.damages, summary.duplicates, summary.orphans) == ([], 0, 0)
         assert summary.unfinished <= 2
         assert summary.trajectories >= seen
         seen = summary.trajectories
+        if seen == told and len(run.writers[0].segments) <= 3:
+            # on a busy machine the thread that rotates may have come late so far
+            recorder.tell("calls 500")
+            told += 500
     recorder.tell("stop")
     recorder.process.wait(60)
     run = recorder.run()
     trees = list(iter_trajectories(run))
 
-    assert [sorted(call.op for call in tree.calls) for tree in trees] == [["Agent.run", "Agent.tool"]] * 3001
+    assert [sorted(call.op for call in tree.calls) for tree in trees] == [["Agent.run", "Agent.tool"]] * told
     assert len(run.writers[0].segments) > 3
     assert run.state == "closed"

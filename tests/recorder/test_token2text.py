@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from verl_trace import rollout_trace_op
+from verl_trace.recorder.token2text import lent_tokenizer
 
 
 class Tokenizer:
@@ -102,6 +103,20 @@ def test_an_object_without_a_tokenizer(unstarted: Any) -> None:
     assert text is None
     assert end["output"]["_type"] == "Turn"
     assert end["output"]["_bases"] == ["BaseModel"]
+
+
+def test_a_lent_tokenizer(unstarted: Any) -> None:
+    """An object without a tokenizer uses the one that was lent to its trajectory; the result stays the same object."""
+    lent = lent_tokenizer.set(Tokenizer())
+    try:
+        output = Turn(token_ids=[1])
+        result, _, text = run(unstarted, Model(output), prompt_ids=[2])
+    finally:
+        lent_tokenizer.reset(lent)
+
+    assert result is output
+    assert output.model_dump() == Turn(token_ids=[1]).model_dump()
+    assert text == {"prompt_text": "<2>", "response_text": "<1>"}
 
 
 def test_a_plain_object_is_untouched(unstarted: Any) -> None:

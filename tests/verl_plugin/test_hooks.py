@@ -27,20 +27,22 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 
 
 ALWAYS = {
-    "verl.experimental.agent_loop.agent_loop": 2,
-    "verl.trainer.constants_ppo": 1,
-    "verl.utils.rollout_trace": 1,
+    "verl.experimental.agent_loop.agent_loop": 3,
     "verl.experimental.reward_loop.reward_loop": 1,
-    "verl.trainer.ppo.v1.trainer_base": 1,
+    "verl.trainer.constants_ppo": 1,
+    "verl.trainer.ppo.ray_trainer": 1,
     "verl.trainer.ppo.reward": 1,
+    "verl.trainer.ppo.v1.trainer_base": 1,
+    "verl.utils.rollout_trace": 1,
+    "verl.utils.tracking": 1,
 }
 EXTRA = {
-    "verl.experimental.reward_loop.reward_loop": 2,
-    "verl.experimental.reward.reward_manager": 1,
-    "verl.protocol": 1,
-    "ray.actor": 1,
     "ray._private.function_manager": 1,
-    "verl.experimental.agent_loop.agent_loop": 3,
+    "ray.actor": 1,
+    "verl.experimental.agent_loop.agent_loop": 4,
+    "verl.experimental.reward.reward_manager": 1,
+    "verl.experimental.reward_loop.reward_loop": 2,
+    "verl.protocol": 1,
     "verl.experimental.agent_loop.tool_agent_loop": 1,
     "verl.tools.base_tool": 1,
     "verl.tools.function_tool": 1,

@@ -34,7 +34,7 @@ def compose_config(plan: dict[str, Any], scene: dict[str, Any]) -> Any:
         "trainer.project_name": scene.get("project", plan["project"]),
         "trainer.experiment_name": scene["experiment"],
         "trainer.device": "cpu",
-        f"{ROLLOUT}.name": "vllm",
+        f"{ROLLOUT}.name": plan.get("engine", "vllm"),
         f"{ROLLOUT}.mode": "async",
         f"{ROLLOUT}.n": plan["n"],
         f"{ROLLOUT}.prompt_length": 512,
@@ -47,6 +47,12 @@ def compose_config(plan: dict[str, Any], scene: dict[str, Any]) -> Any:
         f"{ROLLOUT}.multi_turn.max_parallel_calls": 2,
         f"{ROLLOUT}.multi_turn.tool_config_path": plan["tools_file"],
         f"{ROLLOUT}.multi_turn.function_tool_path": here / "function_tools.py",
+        # of use where the plan names an engine, which verl then starts by itself
+        f"{ROLLOUT}.load_format": "auto",
+        f"{ROLLOUT}.free_cache_engine": False,
+        f"{ROLLOUT}.nnodes": 1,
+        f"{ROLLOUT}.n_gpus_per_node": 1,
+        f"{ROLLOUT}.tensor_model_parallel_size": 1,
         f"{ROLLOUT}.trace.backend": scene["backend"],
         f"{ROLLOUT}.trace.token2text": True,
         f"{ROLLOUT}.trace.max_samples_per_step_per_worker": scene.get("limit"),
@@ -88,11 +94,24 @@ class Helpers:
     """The actors beside the workers, shared by all managers: the language model, verl's load balancer, the reward."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
+        from verl.workers.rollout.llm_server import LLMServerManager
         from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
-        self.model = ray.remote(parts.ScriptedModel).options(num_cpus=0, max_concurrency=64).remote(plan["model"])
+        self.plan = plan
         self.reward = ray.remote(parts.Reward).options(num_cpus=0).remote()
-        self.balancer = ray.remote(GlobalRequestLoadBalancer).options(num_cpus=0).remote(servers={"s0": self.model})
+        if "engine" in plan:
+            self.servers = LLMServerManager.create(config=compose_config(plan, plan["scenes"][0]))
+            self.balancer = self.servers.global_load_balancer
+        else:
+            self.model = ray.remote(parts.ScriptedModel).options(num_cpus=0, max_concurrency=64).remote(plan["model"])
+            self.balancer = ray.remote(GlobalRequestLoadBalancer).options(num_cpus=0).remote(servers={"s0": self.model})
+
+    def model_calls(self) -> int:
+        """How many requests the model has had so far; an engine's stand-in notes each as a line."""
+        if "engine" not in self.plan:
+            return int(ray.get(self.model.count.remote()))
+        path = Path(self.plan["requests_file"])
+        return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 class Scene:
@@ -101,7 +120,7 @@ class Scene:
     def __init__(self, plan: dict[str, Any], scene: dict[str, Any], helpers: Helpers) -> None:
         from verl.workers.rollout.llm_server import LLMServerClient
 
-        self.plan, self.scene, self.model = plan, scene, helpers.model
+        self.plan, self.scene, self.helpers = plan, scene, helpers
         self.config = compose_config(plan, scene)
         before = OmegaConf.to_yaml(self.config)
         self.manager = self._manager_class().create(
@@ -128,7 +147,7 @@ class Scene:
         """Roll out all steps and report what was really done."""
         self.ask(probes.watch_sockets)
         began = time.monotonic()
-        tools, model_calls = tool_calls(self.plan), ray.get(self.model.count.remote())
+        tools, model_calls = tool_calls(self.plan), self.helpers.model_calls()
         trajectories = 0
         for step in range(1, self.plan["steps"] + 1):
             for validate in (False, True) if self.scene.get("validate") else (False,):
@@ -137,7 +156,7 @@ class Scene:
         return {
             "experiment": self.scene["experiment"],
             "trajectories": trajectories,
-            "model_calls": ray.get(self.model.count.remote()) - model_calls,
+            "model_calls": self.helpers.model_calls() - model_calls,
             "tool_calls": tool_calls(self.plan) - tools,
             "loaded": self.ask(probes.loaded),
             "sockets": self.ask(probes.sockets),

@@ -1,4 +1,4 @@
-"""What a rollout needs beside verl: a tiny tokenizer, a language model that follows a script, a tool, a reward.
+"""What a rollout needs beside verl: a language model that follows a script, a tool, a reward.
 
 Imported by the driver and, as the class of the tool, by verl in its workers.
 """
@@ -8,12 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config
+from transformers import AutoTokenizer
 from verl import DataProto
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
@@ -21,28 +19,6 @@ from verl.utils.rollout_trace import rollout_trace_op
 from verl.workers.rollout.replica import TokenOutput
 
 END_OF_TURN = "<|im_end|>"
-TOOL_TURN = "<|im_start|>tool"
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-
-def make_model_folder(folder: Path) -> None:
-    """A tokenizer of bytes and the configuration of a model without weights: all that the agent loop reads."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    special = ["<|endoftext|>", "<|im_start|>", END_OF_TURN]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=special)
-    tokenizer.train_from_iterator(["the answer is a number"], trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TURN, pad_token="<|endoftext|>")
-    fast.chat_template = CHAT_TEMPLATE
-    fast.save_pretrained(folder)
-    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1}
-    config = Qwen2Config(vocab_size=len(fast), num_key_value_heads=1, architectures=["Qwen2ForCausalLM"], **sizes)
-    config.save_pretrained(folder)
 
 
 class ScriptedModel:
@@ -54,11 +30,8 @@ class ScriptedModel:
 
     async def generate(self, request_id: str, prompt_ids: list[int], **_: Any) -> TokenOutput:
         self.calls += 1
-        text = self.tokenizer.decode(prompt_ids)
-        question = int(text.partition("question ")[2].partition(":")[0])
-        turn = text.count("<|im_start|>assistant\n") - 1
-        await asyncio.sleep(0.002 * (question % 3))
-        ids = self.tokenizer.encode(reply(question, turn) + END_OF_TURN)
+        await asyncio.sleep(0.002 * (len(prompt_ids) % 3))
+        ids = self.tokenizer.encode(reply_to(self.tokenizer.decode(prompt_ids)) + END_OF_TURN)
         return TokenOutput(
             token_ids=ids,
             log_probs=[-0.25] * len(ids),
@@ -69,6 +42,11 @@ class ScriptedModel:
 
     def count(self) -> int:
         return self.calls
+
+
+def reply_to(text: str) -> str:
+    """What the model says to a conversation, by the question's number and the turn."""
+    return reply(int(text.partition("question ")[2].partition(":")[0]), text.count("<|im_start|>assistant\n") - 1)
 
 
 def reply(question: int, turn: int) -> str:

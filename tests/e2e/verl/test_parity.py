@@ -11,12 +11,8 @@ The mask, which is all that may differ:
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,32 +52,6 @@ def folder(drive: Callable[..., Any], server: Server, tmp_path_factory: pytest.T
     report = drive(folder, scenes=scenes, end="flush", variables={**variables, "WANDB_MODE": "online"})
     assert report["live"]["model_calls"] == report["recorded"]["model_calls"]
     return folder
-
-
-@pytest.fixture(scope="module")
-def upload(folder: Path, server: Server, verl_environment: Callable[..., dict[str, str]]) -> Callable[[str], None]:
-    """Run `verl-trace upload` on one run."""
-
-    def run(experiment: str) -> None:
-        program = "import sys; from verl_trace.cli import main; sys.exit(main())"
-        command = [sys.executable, "-c", program, "upload", str(folder / "runs" / experiment)]
-        environment = verl_environment(**server.client_environment())
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    return run
-
-
-def stored(server: Server, project: str) -> Calls:
-    """All calls of a project, as the server's own query route gives them."""
-    key = base64.b64encode(f"api:{server.api_key}".encode()).decode()
-    request = urllib.request.Request(
-        f"{server.url}/calls/stream_query",
-        data=json.dumps({"project_id": project}).encode(),
-        headers={"Content-Type": "application/json", "Authorization": f"Basic {key}"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return [json.loads(line) for line in answer]
 
 
 def trajectories(calls: Calls) -> dict[tuple[Any, ...], Calls]:
@@ -126,9 +96,11 @@ def differences(live: Any, recorded: Any, path: str = "") -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def pairs(folder: Path, server: Server, upload: Callable[[str], None]) -> list[tuple[Calls, Calls]]:
+def pairs(
+    folder: Path, server: Server, upload: Callable[[Server, Path], None], stored: Callable[[Server, str], Calls]
+) -> list[tuple[Calls, Calls]]:
     """Each trajectory as the live backend and as the upload left it on the server."""
-    upload("recorded")
+    upload(server, folder / "runs/recorded")
     live, recorded = (trajectories(stored(server, f"me/{name}")) for name in ("live", "recorded"))
     assert live.keys() == recorded.keys()
     assert len(live) == 16
@@ -183,12 +155,13 @@ def test_server_holds_exactly_what_was_recorded(
     experiment: str,
     folder: Path,
     server: Server,
-    upload: Callable[[str], None],
+    upload: Callable[[Server, Path], None],
+    stored: Callable[[Server, str], Calls],
     records: Callable[[Path], Any],
 ) -> None:
     """After an upload, and after a second one, the server has the recorded calls of either worker and no others."""
     for _ in range(2):
-        upload(experiment)
+        upload(server, folder / "runs" / experiment)
         found = stored(server, f"me/{experiment}")
         starts = records(folder / "runs" / experiment).of("start")
         assert sorted(call["id"] for call in found) == sorted(head["id"] for head in starts)

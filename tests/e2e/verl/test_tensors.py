@@ -1,4 +1,4 @@
-"""Tensors of a real torch, as tools and agent loops pass them."""
+"""Tensors and models of a real torch, as tools and agent loops pass them."""
 
 from __future__ import annotations
 
@@ -114,3 +114,21 @@ def test_verls_and_pandas_containers() -> None:
         "_type": "Series", "name": "s", "index": None, "values": [1.5],
     }  # fmt: skip
     assert json.loads(encode(pd.Timestamp("2026-01-02 03:04:05.000000006"))) == "2026-01-02 03:04:05.000000006"
+
+
+def test_models_and_tokenizers_are_named(model: str) -> None:
+    """An argument with weights or a vocabulary is its class, in a few bytes, wherever it lies."""
+    import torch
+    from transformers import AutoTokenizer
+
+    class Policy(torch.nn.Sequential):
+        pass
+
+    policy = Policy(torch.nn.Linear(1000, 1000))
+    values = {"policy": policy, "inside": [{"layer": policy[0]}], "tokenizer": AutoTokenizer.from_pretrained(model)}
+    form = json.loads(encode({**values, "beside": 1}))
+
+    assert form["policy"] == f"<{__name__}.Policy>"
+    assert form["inside"] == [{"layer": "<torch.nn.modules.linear.Linear>"}]
+    assert form["tokenizer"].startswith("<transformers.")
+    assert form["beside"] == 1

@@ -114,6 +114,19 @@ def test_refusals_say_what_the_model_wrote(rolled: dict[tuple[str, str], Rolled]
         assert all("no_such_tool" in str(told[r["id"]]) for r in found if r["payload"]["name"] == "no_such_tool")
 
 
+def test_a_single_turn_shows_question_and_answer(rolled: dict[tuple[str, str], Rolled], version: str) -> None:
+    """The prompt's ids are inputs of one call and outputs of the other: both have the text of prompt and answer."""
+    for (_, extra), run in rolled.items():
+        texts = {r["op"]: r["payload"] for r in run.records if r["kind"] == "text" and r["sample_index"] == 100}
+        loop = extra == "1" or version >= "0.8"
+        # the client of 0.5 answers with a bare list
+        has_text = [(client(version), version >= "0.6"), ("SingleTurnAgentLoop.run", loop)]
+        assert texts.keys() == {op for op, there in has_text if there}
+        for text in texts.values():
+            assert "question 00" in text["prompt_text"]
+            assert text["response_text"].startswith("an answer")
+
+
 def cell(rolled: dict[tuple[str, str], Rolled], kind: str, version: str, row: tuple[str, str, str, str]) -> str:
     """✓ verl's own decorator, + recorded with VERL_TRACE_EXTRA only, - this version has no such thing."""
     _, agent, reply, op = row
