@@ -131,7 +131,7 @@ def test_rewards_are_a_column(tmp_path: Path, writer: type[Any]) -> None:
         status = "partial" if reward is None else "scored"
         head = {"step": 1, "source": "agent_loop", "status": status, "id": call["id"], "trace_id": call["trace_id"]}
         scores = f'{{"reward":{"null" if reward is None else reward}}}'
-        line = f'{{"kind":"score","bytes":{len(scores)},{json.dumps(head)[1:-1]},"scores":{scores}}}\n'
+        line = f'{{"kind":"score","bytes":{len(scores)},{json.dumps(head)[1:-1]},"scores":{scores}}}'
         made.append(line.encode())
     other.call("run", step=1)
     for one in (made, other):
