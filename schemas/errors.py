@@ -5,13 +5,23 @@ VerlTraceError
  ├─ BadSegment         a span file that cannot be read at all
  ├─ MissingExtra       a command needs a package that is not installed
  ├─ CannotStart        an upload that cannot begin: wrong key, host down, no project
+ ├─ BadFilter          a filter on the command line that says nothing sensible
  ├─ BadTarget          a folder that a copy must not, or cannot, be written into
  └─ Rejected           the server refused data for a reason that repeating does not cure
 """
 
 from __future__ import annotations
 
-__all__ = ["BadSegment", "BadTarget", "CannotStart", "MissingExtra", "NotARun", "Rejected", "VerlTraceError"]
+__all__ = [
+    "BadFilter",
+    "BadSegment",
+    "BadTarget",
+    "CannotStart",
+    "MissingExtra",
+    "NotARun",
+    "Rejected",
+    "VerlTraceError",
+]
 
 
 class VerlTraceError(Exception):
@@ -42,6 +52,10 @@ class MissingExtra(VerlTraceError):
 
 class CannotStart(VerlTraceError):
     """An upload cannot begin; nothing was sent."""
+
+
+class BadFilter(VerlTraceError):
+    """A filter that cannot be understood, or that means nothing in this run."""
 
 
 class BadTarget(VerlTraceError):

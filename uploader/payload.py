@@ -2,7 +2,7 @@
 
 What is added to the recorded data
 - `summary.status_counts`, which Weave's own client computes: successes and errors of a call and all below it.
-- `attributes.reward` and its kin on the root (`scores`).
+- `attributes.reward` and its kin on the root (`reader/score_names.py`).
 - `attributes.verl_trace`: attempt, host, pid and version of the recording process, and marks:
   `orphan` (the parent was not recorded), `interrupted` (the process ended first), `inputs_lost` (no start on disk),
   `text_lost` (the process ended before it had decoded the text), `clock_skew` (seconds by which the call seems to have
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from .scores import score_attributes
+from ..reader.score_names import flat_scores
 
 if TYPE_CHECKING:
     from ..reader import Call, Trajectory
@@ -83,7 +83,7 @@ def encode_trajectory(trajectory: Trajectory, project_id: str, op_ref: Callable[
     """
     counts = status_counts(trajectory.calls)
     root = trajectory.root
-    added = {} if root is None else {root.id: score_attributes(trajectory, root.attributes)}
+    added = {} if root is None else {root.id: flat_scores(trajectory, root.attributes)}
     return [
         _encode(call, project_id, op_ref(call.op), counts[call.id], added.get(call.id, {})) for call in trajectory.calls
     ]

@@ -9,13 +9,13 @@ import orjson
 import pytest
 
 from verl_trace.reader import Group, Trajectory, find_runs, iter_trajectories
+from verl_trace.reader.score_names import flat_scores
 from verl_trace.uploader.payload import encode_trajectory
-from verl_trace.uploader.scores import score_attributes
 
 
 def attributes(scores: dict[str, Any], taken: set[str] | None = None, group: Group | None = None) -> dict[str, Any]:
     """Of a trajectory with these scores."""
-    return score_attributes(Trajectory("t", scores=scores, group=group), taken or set())
+    return flat_scores(Trajectory("t", scores=scores, group=group), taken or set())
 
 
 def test_names() -> None:

@@ -1,0 +1,105 @@
+"""The filters as options of a command: `@with_filters` gives a command all of them and hands over what they say."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from ..reader.filters import Filters, Numbers, parse_duration
+from ..reader.where import Where
+
+__all__ = ["with_filters"]
+
+_PANEL = "Which trajectories"
+
+
+def _option(flag: str, help: str, metavar: str) -> Any:
+    return typer.Option(flag, help=help, metavar=metavar, show_default=False, rich_help_panel=_PANEL)
+
+
+_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "step": (
+        Annotated[str | None, _option("--step", "Steps: 3, 1:100, 1:100:10 (both ends included), 1,5.", "STEPS")],
+        None,
+    ),
+    "sample_index": (
+        Annotated[str | None, _option("--sample-index", "Samples, as --step or by name.", "SAMPLES")],
+        None,
+    ),
+    "rollout_n": (Annotated[str | None, _option("--rollout-n", "Rollouts of a sample, as --step.", "ROLLOUTS")], None),
+    "validate": (
+        Annotated[
+            bool | None,
+            typer.Option(
+                "--validate/--train",
+                help="Validation only, or training only.",
+                show_default=False,
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "attempt": (
+        Annotated[list[str] | None, _option("--attempt", "1, 2, …, last, or the beginning of its id.", "ATTEMPT")],
+        None,
+    ),
+    "op": (
+        Annotated[list[str] | None, _option("--op", "With a call of this op; shell patterns are allowed.", "OP")],
+        None,
+    ),
+    "status": (
+        Annotated[str | None, _option("--status", "With a call that ended so: success, error, unfinished.", "STATUS")],
+        None,
+    ),
+    "min_duration": (
+        Annotated[str | None, _option("--min-duration", "With a call that took at least 500ms, 10s, 5m.", "TIME")],
+        None,
+    ),
+    "where": (Annotated[str | None, _option("--where", "E.g. 'reward < 0.5 and step >= 10'.", "EXPR")], None),
+}
+
+
+def with_filters(command: Callable[..., None]) -> Callable[..., None]:
+    """`command`, which takes `filters: Filters`, as one that has the options instead.
+
+    Raises (when called):
+        BadFilter: an option says nothing sensible.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter for name, parameter in signature.parameters.items() if name != "filters"]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in _OPTIONS.items()
+    ]
+
+    @functools.wraps(command)
+    def with_options(*args: Any, **kwargs: Any) -> None:
+        chosen = {name: kwargs.pop(name, None) for name in _OPTIONS}
+        command(*args, **kwargs, filters=_filters(chosen))
+
+    with_options.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+    with_options.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
+    return with_options
+
+
+def _filters(chosen: dict[str, Any]) -> Filters:
+    def numbers(name: str) -> Numbers | None:
+        flag = f"--{name.replace('_', '-')}"
+        return None if chosen[name] is None else Numbers(chosen[name], flag)
+
+    where, duration = chosen["where"], chosen["min_duration"]
+    return Filters(
+        steps=numbers("step"),
+        sample_indexes=numbers("sample_index"),
+        rollouts=numbers("rollout_n"),
+        validate=chosen["validate"],
+        attempts=tuple(chosen["attempt"] or ()),
+        ops=tuple(chosen["op"] or ()),
+        status=chosen["status"],
+        min_duration=None if duration is None else parse_duration(duration, "--min-duration"),
+        where=None if where is None else Where(where),
+    )

@@ -1,0 +1,197 @@
+"""Which trajectories are meant: the same words for every command that reads a run.
+
+A filter is about whole trajectories. What is said of the trajectory (step, sample, rollout, validation, attempt, an
+expression) must hold for it; what is said of calls (op, status, duration) must hold for one of its calls, all of it for
+the same one.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..schemas.errors import BadFilter
+from .calls import Call, Trajectory
+from .facts import trajectory_facts
+from .where import Where
+
+__all__ = ["Filters", "Numbers", "parse_duration"]
+
+STATUSES = ("success", "error", "unfinished")
+
+
+class Numbers:
+    """`3`, `1:100`, `1:100:10`, `:50`, `1,5,10:20`: numbers and ranges with both ends; or plain words, such as UUIDs.
+
+    Raises:
+        BadFilter: a range that is none.
+    """
+
+    def __init__(self, text: str, option: str) -> None:
+        self.text = text
+        self._words: set[str] = set()
+        self._ranges: list[tuple[int | None, int | None, int]] = []
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            if ":" in part:
+                self._ranges.append(_range(part, option))
+            else:
+                self._words.add(part)
+        if not self._words and not self._ranges:
+            raise BadFilter(f"{option} {text!r} names nothing", hint=f"e.g. {option} 3 or {option} 1:100:10")
+
+    def __contains__(self, value: object) -> bool:
+        if value is None:
+            return False
+        # a sample index may be recorded as 7 or as "7": people type the same
+        if str(value) in self._words:
+            return True
+        number = _integer(value)
+        if number is None:
+            return False
+        if str(number) in self._words:
+            return True
+        return any(_in_range(number, *bounds) for bounds in self._ranges)
+
+
+def _range(part: str, option: str) -> tuple[int | None, int | None, int]:
+    try:
+        numbers = [int(number) if number.strip() else None for number in part.split(":")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (2, 3) or (len(numbers) == 3 and (numbers[2] is not None and numbers[2] < 1)):
+        raise BadFilter(
+            f"{option} {part!r} is no range", hint=f"FIRST:LAST or FIRST:LAST:EVERY, e.g. {option} 1:100:10"
+        )
+    every = numbers[2] if len(numbers) == 3 and numbers[2] is not None else 1
+    return numbers[0], numbers[1], every
+
+
+def _in_range(number: int, first: int | None, last: int | None, every: int) -> bool:
+    if (first is not None and number < first) or (last is not None and number > last):
+        return False
+    return (number - (first or 0)) % every == 0
+
+
+def _integer(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            return None
+    return None
+
+
+def parse_duration(text: str, option: str) -> float:
+    """`1.5`, `500ms`, `10s`, `5m`, `2h` -> seconds.
+
+    Raises:
+        BadFilter: it is none.
+    """
+    units = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+    clean = text.strip().lower()
+    unit = next((unit for unit in units if clean.endswith(unit)), "")
+    try:
+        seconds = float(clean.removesuffix(unit)) * units.get(unit, 1.0)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise BadFilter(f"{option} {text!r} is no duration", hint=f"e.g. {option} 500ms, {option} 10s, {option} 5m")
+    return seconds
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What was asked for; without anything, all. `ops` are shell patterns, `min_duration` is in seconds.
+
+    `attempts` are numbers from 1 in the order in which they started, `last`, or beginnings of their ids; `of_run` turns
+    them into ids.
+    """
+
+    steps: Numbers | None = None
+    sample_indexes: Numbers | None = None
+    rollouts: Numbers | None = None
+    validate: bool | None = None
+    attempts: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+    status: str | None = None
+    min_duration: float | None = None
+    where: Where | None = None
+
+    def __post_init__(self) -> None:
+        if self.status is not None and self.status not in STATUSES:
+            raise BadFilter(f"--status {self.status!r} is none of {', '.join(STATUSES)}")
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing was asked for."""
+        return self == Filters()
+
+    def of_run(self, attempts: Sequence[str]) -> Filters:
+        """The same for a run with these attempts, in order: `attempts` are ids now.
+
+        Raises:
+            BadFilter: no attempt is meant, or several are.
+        """
+        if not self.attempts:
+            return self
+        ids = tuple(_attempt(name, attempts) for name in self.attempts)
+        return Filters(**{**vars(self), "attempts": ids})
+
+    def trajectory(self, trajectory: Trajectory) -> bool:
+        """Whether the trajectory is meant."""
+        if self.everything:
+            return True
+        facts = trajectory_facts(trajectory)
+        return self._holds(facts) and (not self._about_calls or any(self.call(call) for call in trajectory.calls))
+
+    def call(self, call: Call) -> bool:
+        """Whether what was said of calls holds for this one."""
+        if self.ops and not any(_is_op(call.op, op) for op in self.ops):
+            return False
+        if self.status is not None and call.status != self.status:
+            return False
+        return self.min_duration is None or (call.duration is not None and call.duration >= self.min_duration)
+
+    @property
+    def _about_calls(self) -> bool:
+        return bool(self.ops) or self.status is not None or self.min_duration is not None
+
+    def _holds(self, facts: dict[str, Any]) -> bool:
+        if self.steps is not None and facts["step"] not in self.steps:
+            return False
+        if self.sample_indexes is not None and facts["sample_index"] not in self.sample_indexes:
+            return False
+        if self.rollouts is not None and facts["rollout_n"] not in self.rollouts:
+            return False
+        if self.validate is not None and bool(facts["validate"]) != self.validate:
+            return False
+        if self.attempts and facts["attempt"] not in self.attempts:
+            return False
+        return self.where is None or self.where(facts)
+
+
+def _is_op(op: str, pattern: str) -> bool:
+    """A whole name, its last part (`generate`), or a shell pattern of it."""
+    return op == pattern or op.rpartition(".")[2] == pattern or fnmatch.fnmatchcase(op, pattern)
+
+
+def _attempt(name: str, attempts: Sequence[str]) -> str:
+    if name == "last" and attempts:
+        return attempts[-1]
+    if name.isdecimal() and 1 <= int(name) <= len(attempts):
+        return attempts[int(name) - 1]
+    found = [attempt for attempt in attempts if attempt.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(f"{number} ({attempt})" for number, attempt in enumerate(attempts, 1))
+    raise BadFilter(
+        f"--attempt {name}: {'no' if not found else 'more than one'} attempt is meant", hint=f"there are {known}"
+    )
