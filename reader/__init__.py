@@ -2,9 +2,9 @@
 
 `runs` finds the runs of a folder, `writers` says what their processes are; `frames` decompresses, `segments` gives the
 whole lines of one file, `records` parses them; `trees` pairs starts with ends and yields trajectories of `calls`
-in `order`, with their `scores` and the figures of their `groups`; `summary` counts a run; `filters` says which
-trajectories are meant, by their `facts` and an expression (`where`). Damage is a value in the result and never an
-exception.
+in `order`, with their `scores` and the figures of their `groups`, which `score_names` names; `summary` counts a run;
+`filters` says which trajectories are meant, by their `facts` and an expression (`where`).
+Damage is a value in the result and never an exception.
 """
 
 from .calls import Call, Trajectory

@@ -6,7 +6,7 @@ from typing import Any
 
 from .calls import Trajectory
 from .kinds import MODEL, kind_of, tokens_of
-from .score_names import score_attributes
+from .score_names import flat_scores
 
 __all__ = ["FACTS", "trajectory_facts"]
 
@@ -33,8 +33,8 @@ FACTS = (
 def trajectory_facts(trajectory: Trajectory) -> dict[str, Any]:
     """Name -> value. `status`: the worst of its calls (error, unfinished, success); `duration`: the root's, in seconds.
 
-    `turns` and `tokens` are what the model was asked for and what it wrote. Attributes and scores of the trajectory
-    (`uid`, `reward`) are in it under their own names, where these are not taken.
+    `turns` and `tokens` are what the model was asked for and what it wrote. The attributes of the trajectory are in it under their own names, where these are not taken, and so are its scores
+    (`score_names`): `reward`, `reward_extra_acc`, `num_turns`, `group_rank`, …
     """
     root = trajectory.root
     first = root if root is not None else (trajectory.calls[0] if trajectory.calls else None)
@@ -53,7 +53,8 @@ def trajectory_facts(trajectory: Trajectory) -> dict[str, Any]:
         "turns": sum(kind_of(call) == MODEL for call in trajectory.calls),
         "tokens": tokens_of(trajectory),
     }
-    return {**attributes, **score_attributes(trajectory, attributes), **facts}
+    known = {**attributes, **facts}
+    return {**known, **flat_scores(trajectory, known)}
 
 
 def status_of(trajectory: Trajectory) -> str:

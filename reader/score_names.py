@@ -1,7 +1,6 @@
-"""A trajectory's scores under flat names: those that filters and listings use, and the attributes of the root call that
-Weave's table can filter and sort by.
+"""A trajectory's scores under flat names: for filters, listings, exports, and as attributes in Weave.
 
-| attribute | from |
+| name | from |
 | --- | --- |
 | `reward` | the reward |
 | `num_turns`, `tool_rewards`, `turn_scores` | what the agent loop says |
@@ -16,12 +15,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .calls import Trajectory
+from .calls import Trajectory
 
-__all__ = ["score_attributes"]
+__all__ = ["flat_scores"]
 
 _PLAIN = ("reward", "num_turns", "tool_rewards", "turn_scores")
 _UNSAFE = re.compile(r"[^\w-]+")
@@ -31,8 +29,8 @@ _MAX_DEPTH = 4
 _NUMBER = {"_type", "value"}
 
 
-def score_attributes(trajectory: Trajectory, taken: Container[str] = ()) -> dict[str, Any]:
-    """Name -> value, of which none is in `taken`, the root's own attributes; {} where there are no scores."""
+def flat_scores(trajectory: Trajectory, taken: Container[str]) -> dict[str, Any]:
+    """Name -> value, beside names that are `taken` already; {} where there are no scores."""
     out: dict[str, Any] = {}
     for name, value in _named(trajectory):
         unique, count = name, 1

@@ -1,7 +1,7 @@
 """Scores, found in a first pass over a run: which trajectory each belongs to, and the groups they make.
 
 A score that names its trajectory is read with it, in the second pass. One of the trainer names a group and a place in
-it; the agent loop's own score of the same rollout says which trajectory that is. Memory: some 300 bytes for every
+it; the agent loop's own score of the same rollout says which trajectory that is. Memory: some 230 bytes for every
 trajectory that has a score, and the whole record only of those that still look for theirs.
 """
 
@@ -21,6 +21,16 @@ __all__ = ["Scores", "merge"]
 _Key = tuple[Hashable, ...]
 
 
+class _Members:
+    """A group: how many it is to have, and its trajectories' rewards, None where unknown."""
+
+    __slots__ = ("rewards", "size")
+
+    def __init__(self) -> None:
+        self.size: int | None = None
+        self.rewards: dict[str, float | None] = {}
+
+
 class Scores:
     """Takes every score of a run in; then `settle`; then asked once for each trajectory."""
 
@@ -29,11 +39,9 @@ class Scores:
         self._places: dict[_Key, list[str]] = {}
         self._loose: list[tuple[str, Line]] = []
         self._found: dict[str, list[Line]] = {}
-        self._group_of: dict[str, _Key] = {}
+        self._groups: dict[_Key, _Members] = {}
+        self._group_of: dict[str, _Members] = {}
         self._size_of: dict[str, int] = {}
-        # group -> its trajectories' rewards, None where unknown; group -> how many it is to have
-        self._rewards: dict[_Key, dict[str, float | None]] = {}
-        self._sizes: dict[_Key, int] = {}
         self._attempts: set[str] = set()
 
     def add(self, attempt: str, line: Line) -> None:
@@ -85,14 +93,11 @@ class Scores:
 
     def group(self, trace_id: str, reward: float | None) -> Group | None:
         """The figures of a trajectory's group; None while a member's reward is missing, or its size is not known."""
-        key = self._group_of.get(trace_id)
-        if key is None or reward is None:
+        members = self._group_of.get(trace_id)
+        if members is None or reward is None or members.size is None or len(members.rewards) < members.size:
             return None
-        rewards = list(self._rewards[key].values())
-        if len(rewards) < self._sizes.get(key, 1 << 62):
-            return None
-        known = [value for value in rewards if value is not None]
-        return figures(known, reward) if len(known) == len(rewards) else None
+        known = [value for value in members.rewards.values() if value is not None]
+        return figures(known, reward) if len(known) == len(members.rewards) else None
 
     def expected(self, attempt: str) -> bool:
         """Whether this training tells its scores."""
@@ -100,36 +105,33 @@ class Scores:
 
     def group_awaited(self, trace_id: str) -> bool:
         """Whether members of the trajectory's group, or their rewards, are still to come."""
-        key = self._group_of.get(trace_id)
-        if key is None or key not in self._sizes:
+        members = self._group_of.get(trace_id)
+        if members is None or members.size is None:
             return False
-        rewards = self._rewards[key].values()
-        return len(rewards) < self._sizes[key] or None in rewards
+        return len(members.rewards) < members.size or None in members.rewards.values()
 
     def _group(self, attempt: str, trace_id: str, line: Line) -> None:
         head = line.head
-        key = self._group_of.get(trace_id)
-        uid = head.get("uid")
-        if key is None and isinstance(uid, str):
+        members, uid, size = self._group_of.get(trace_id), head.get("uid"), head.get("group_size")
+        if members is None and isinstance(uid, str):
             # a data set may give its prompts lasting names
-            key = self._group_of[trace_id] = (attempt, uid, _scalar(head.get("step")), head.get("validate") is True)
-        size = head.get("group_size")
-        if key is None:
+            key = (attempt, uid, _scalar(head.get("step")), head.get("validate") is True)
+            members = self._group_of[trace_id] = self._groups.setdefault(key, _Members())
+        if members is None:
             if isinstance(size, int):
                 # whoever tells the group's name later knows no size
                 self._size_of[trace_id] = size
             return
-        members = self._rewards.setdefault(key, {})
         size = self._size_of.pop(trace_id, size)
         if isinstance(size, int):
-            self._sizes[key] = size
-        members.setdefault(trace_id, None)
+            members.size = size
+        members.rewards.setdefault(trace_id, None)
         try:
             reward = number(orjson.loads(line.payload or b"{}").get("reward"))
         except (orjson.JSONDecodeError, AttributeError):
             return
         if reward is not None:
-            members[trace_id] = reward
+            members.rewards[trace_id] = reward
 
 
 def merge(lines: list[Line]) -> tuple[dict[str, Any], str | None]:

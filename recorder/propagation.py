@@ -65,8 +65,8 @@ class TraceContext(NamedTuple):
         if self.head is None or self.json is None:
             return None
         place = Place(Where(self.span_id, self.trace_id) if self.trace_id else None)
-        place.attributes = TraceAttributes(self.head, self.json, orjson.loads(self.json), place)
-        return place.attributes
+        place.attributes = TraceAttributes(self.head, self.json, orjson.loads(self.json))
+        return place.attributes._replace(place=place)
 
     def to_text(self) -> str:
         """All of it as ASCII text without spaces, for where only text can travel; `use_context` takes it back."""

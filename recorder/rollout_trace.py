@@ -149,7 +149,9 @@ def rollout_trace_attr(
         # nobody waits for this block, or for the one around it
         place = Place()
     try:
-        encoded = place.attributes = encode_attributes(values, session.experiment_name, place)
+        # the place holds a copy that does not hold it: a cycle would wait for the collector
+        place.attributes = encode_attributes(values, session.experiment_name)
+        encoded = place.attributes._replace(place=place)
     except Exception as error:  # noqa: BLE001
         warn_once("attributes", f"attributes of a trajectory could not be encoded: {type(error).__name__}: {error}")
         encoded = current_attributes.get()

@@ -13,7 +13,7 @@ from ..schemas.values import Payload, encode
 from . import session as sessions
 from . import token2text
 from .arguments import ArgumentBinder
-from .context import Place, TraceAttributes, Where, current_attributes, current_span, tracing
+from .context import TraceAttributes, Where, current_attributes, current_span, tracing
 from .counters import warn_once
 from .ids import new_id, timestamp
 from .methods import Methods
@@ -248,13 +248,11 @@ def begin_as(kind: type[_S], session: Session, op: Op, args: tuple[Any, ...], kw
         return None
 
 
-def encode_attributes(
-    values: dict[str, Any], experiment_name: str | None, place: Place | None = None
-) -> TraceAttributes:
+def encode_attributes(values: dict[str, Any], experiment_name: str | None) -> TraceAttributes:
     """The two encoded forms of a trajectory's attributes."""
     head = b"".join(b'"%s":%s,' % (name.encode(), encode(values.get(name))) for name in _ATTRIBUTE_ORDER)
     head += b'"experiment_name":' + encode(experiment_name) + b","
-    return TraceAttributes(head, encode(values), values, place)
+    return TraceAttributes(head, encode(values), values)
 
 
 # Of the experiment that asked last: both in one tuple, so that threads never see halves of two updates.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from ..reader.score_names import score_attributes
+from ..reader.score_names import flat_scores
 from ..schemas.redaction import REDACTED
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def encode_trajectory(
     """
     counts = status_counts(trajectory.calls)
     root = trajectory.root
-    added = {} if root is None else {root.id: score_attributes(trajectory, root.attributes)}
+    added = {} if root is None else {root.id: flat_scores(trajectory, root.attributes)}
     return [
         _encode(call, project_id, op_ref(call.op), counts[call.id], added.get(call.id, {}), redact)
         for call in trajectory.calls

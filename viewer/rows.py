@@ -16,7 +16,7 @@ from ..reader.digest import count_of
 from ..reader.facts import trajectory_facts
 from ..reader.kinds import kind_of
 from ..reader.payloads import json_text
-from ..reader.score_names import score_attributes
+from ..reader.score_names import flat_scores
 from ..reader.steps import number_of
 
 __all__ = ["TABLES", "Row", "call_rows", "trajectory_row", "turn_rows"]
@@ -106,7 +106,7 @@ def trajectory_row(run: str, project: str, trajectory: Trajectory) -> Row:
         "started_at": _time(facts["started_at"]),
         "reward": number_of(facts.get("reward")),
         "attributes": json_text(trajectory.attributes),
-        "scores": json_text(score_attributes(trajectory)),
+        "scores": json_text(flat_scores(trajectory, ())),
     }
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from verl_trace.reader import Group, Trajectory, summarise
+from verl_trace.reader import Filters, Group, Trajectory, summarise
+from verl_trace.reader.where import Where
 
 
 class Run:
@@ -194,3 +195,13 @@ def test_clocks_that_disagree(spans: Any) -> None:
     assert [call.started_at for call in tree.calls] == [spans.time(n) for n in (100, 40, 41)]
     assert [call.duration for call in tree.calls] == [1.0, 1.0, 1.0]
     assert not any(call.orphan for call in tree.calls)
+
+
+def test_filters_know_the_same_names(run: Run, spans: Any) -> None:
+    """An expression asks for scores by the names that they have after an upload."""
+    for number in range(1, 5):
+        scores = {"reward": number / 4, "num_turns": number, "reward_extra_info": {"a.b": number % 2}}
+        run.tree(number).score(number, scores, uid="g", group_size=4)
+    trees, _ = run.read()
+    chosen = Filters(where=Where("reward > 0.3 and reward_extra_a_b == 1 or group_rank == 1"))
+    assert [n for n, tree in trees.items() if chosen.trajectory(tree)] == [3, 4]

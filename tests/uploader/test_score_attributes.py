@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from verl_trace.reader import Group, Trajectory
-from verl_trace.reader.score_names import score_attributes
+from verl_trace.reader import Group, Trajectory, find_runs, iter_trajectories
+from verl_trace.reader.score_names import flat_scores
+from verl_trace.uploader.payload import encode_trajectory
 
 
 def attributes(scores: dict[str, Any], taken: set[str] | None = None, group: Group | None = None) -> dict[str, Any]:
     """Of a trajectory with these scores."""
-    return score_attributes(Trajectory("t", scores=scores, group=group), taken or set())
+    return flat_scores(Trajectory("t", scores=scores, group=group), taken or set())
 
 
 def test_names() -> None:
@@ -74,3 +76,24 @@ def test_any_value_can_be_sent(value: Any) -> None:
 def test_without_scores_there_are_none() -> None:
     """Nothing is added to a trajectory of which nothing was told."""
     assert attributes({}) == {}
+
+
+def test_only_the_root_has_them_and_skew_is_marked(tmp_path: Path, writer: type[Any]) -> None:
+    """Next to the recorded attributes; a call of a host whose clock is late keeps its time and says so."""
+    here, there = writer(tmp_path, "me/proj"), writer(tmp_path, "me/proj", host="node4")
+    for _ in range(3):
+        here.tick()
+    root = here.start("run", step=3)
+    there.end(there.start("score", parent=root))
+    here.end(root)
+    score = {"step": 3, "source": "agent_loop", "status": "scored", "id": root["id"], "trace_id": root["trace_id"]}
+    here.append(b'{"kind":"score","bytes":12,' + orjson.dumps(score)[1:-1] + b',"scores":{"reward":1}}')
+    for one in (here, there):
+        one.close()
+    (run,) = find_runs(tmp_path)
+    (trajectory,) = iter_trajectories(run)
+    first, second = (orjson.loads(call.attributes) for call in encode_trajectory(trajectory, "p", str))
+
+    assert (first["step"], first["reward"], "reward" in second) == (3, 1, False)
+    assert "clock_skew" not in first["verl_trace"]
+    assert second["verl_trace"]["clock_skew"] > 0

@@ -176,3 +176,20 @@ def test_without_a_recording_nothing_changes(verl: Any, tmp_path: Path) -> None:
     verl.rollout_trace_attr = lambda **_: __import__("contextlib").nullcontext()
     assert play(worker(verl, Reward({"reward_score": 2, "reward_extra_info": {}}))).reward_score == 2
     assert not (tmp_path / "e").exists()
+
+
+def test_a_root_around_run_and_scoring(verl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VERL_TRACE_TREE=trajectory: run and scoring are children of one root, which has the scores."""
+    monkeypatch.setenv("VERL_TRACE_TREE", "trajectory")
+    verl.RolloutTraceConfig.init("p", "e", "jsonl")
+    play(worker(verl, Reward({"reward_score": 0.5, "reward_extra_info": {}})))
+    (path,) = (tmp_path / "e").glob("*.jsonl")
+    lines = [parse_line(line) for line in path.read_bytes().splitlines(keepends=True)]
+    root, run, scoring = (line.head for line in lines if line.kind == "start")
+    (score,) = (line for line in lines if line.kind == "score")
+    ends = [line for line in lines if line.kind == "end"]
+
+    assert root["parent_id"] is None
+    assert run["parent_id"] == scoring["parent_id"] == score.head["trace_id"] == root["id"]
+    assert [end.head["id"] for end in ends] == [run["id"], scoring["id"], root["id"]]
+    assert orjson.loads(ends[-1].payload)["reward"] == 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +121,25 @@ def test_wide_and_combining_characters_keep_the_columns() -> None:
     table = plain_table(("name", "n"), rows).splitlines()
 
     assert table == ["name  n", "漢字  1", "\U0001f600    2", "e\u0301     3", "abcd  4"]
+
+
+def test_rewards_are_a_column(tmp_path: Path, writer: type[Any]) -> None:
+    """Mean and range; a dash where no reward is known, and a sentence for those that are missing."""
+    made, other = writer(tmp_path, "me/proj"), writer(tmp_path, "me/proj", "exp2")
+    for reward in (1.0, 0.25, None):
+        call = made.call("run", step=1)
+        status = "partial" if reward is None else "scored"
+        head = {"step": 1, "source": "agent_loop", "status": status, "id": call["id"], "trace_id": call["trace_id"]}
+        scores = f'{{"reward":{"null" if reward is None else reward}}}'
+        line = f'{{"kind":"score","bytes":{len(scores)},{json.dumps(head)[1:-1]},"scores":{scores}}}'
+        made.append(line.encode())
+    other.call("run", step=1)
+    for one in (made, other):
+        one.close()
+    text = shown(tmp_path)
+
+    assert "0.625 [0.25..1]" in text
+    assert "exp1: 1 trajectories whose reward is not known (yet)" in text
+    facts = {run.experiment_name: run_facts(run, summarise(run))["reward"] for run in find_runs(tmp_path)}
+    assert facts["exp1"] == {"trajectories": 2, "mean": 0.625, "min": 0.25, "max": 1.0}
+    assert facts["exp2"] == {"trajectories": 0, "mean": None, "min": None, "max": None}

@@ -248,4 +248,6 @@ def test_a_tool_whose_actor_is_killed(faulty: Scored) -> None:
         assert call.exception["type"].startswith("Actor")
         assert there is None or (there.unfinished and there.writer.state == "torn" and not there.orphan)
     assert any(there is not None for _, there in killed)
-    assert all(t.root is not None and t.root.status == "success" for t in faulty.of_question(7))
+    # the job may end while a rollout still waits for the actor's restart
+    assert all(t.root is not None and t.root.status in ("success", "unfinished") for t in faulty.of_question(7))
+    assert not any(call.orphan for t in faulty.of_question(7) for call in t.calls)
