@@ -64,61 +64,85 @@ def replay(
     run: Run, report: RunReport, target: Target, settling: Settling, options: Options, tell: Callable[[], None]
 ) -> None:
     """Send what the server does not have."""
-    client = Client(target, max_wait=options.max_wait)
-    place = Place(client.url, target.project_id, run.project_name, run.experiment_name)
-    ledger = Ledger(state_folder(options.state_dir), place)
-    ops = Ops(client)
-    try:
-        disowned = _pass(run, report, client, ops, ledger, settling, options, tell, None)
-        if disowned:
-            # the ledger is of another server's life: ask for everything that it spoke for
-            ledger.forget()
-            report.note(f"the server has lost calls of {len(disowned):,} trajectories that it had; they are sent again")
-            _pass(run, report, client, ops, ledger, settling, options, tell, disowned)
-    finally:
-        ledger.close()
-    if ledger.trouble:
-        report.note(
-            f"progress cannot be kept ({ledger.trouble}): the next upload asks the server for everything; --state-dir"
-            " names another folder"
-        )
-    for name, words in ops.refused.items():
-        report.note(f"the server refuses the op {name} as an object; its calls carry the plain name: {words}")
-    if client.legacy:
-        report.note("the server lacks /v2/…/calls/complete (an older version); calls went by /call/upsert_batch")
+    _Replay(run, report, target, settling, options, tell).run()
 
 
-def _pass(
-    run: Run,
-    report: RunReport,
-    client: Client,
-    ops: Ops,
-    ledger: Ledger,
-    settling: Settling,
-    options: Options,
-    tell: Callable[[], None],
-    only: frozenset[str] | None,
-) -> frozenset[str]:
-    """Read the run once; the trajectories that only the ledger knows."""
-    sender = Sender(client, report, tell, ledger=ledger, check=options.check)
+class _Replay:
+    def __init__(
+        self,
+        run: Run,
+        report: RunReport,
+        target: Target,
+        settling: Settling,
+        options: Options,
+        tell: Callable[[], None],
+    ) -> None:
+        self._run = run
+        self._report = report
+        self._settling = settling
+        self._options = options
+        self._tell = tell
+        self._client = Client(target, max_wait=options.max_wait)
+        self._ops = Ops(self._client)
+        place = Place(self._client.url, target.project_id, run.project_name, run.experiment_name)
+        self._ledger = Ledger(state_folder(options.state_dir), place)
 
-    def op_ref(name: str) -> str:
+    def run(self) -> None:
+        """All of it, and once more what only the ledger knew."""
+        reading = Reading()
         try:
-            return ops.ref(name)
-        except Unreachable as error:
-            sender.give_up(str(error))
-            return op_object_id(name)
+            disowned = self._pass(reading)
+            _note(self._report, reading, self._settling)
+            if disowned:
+                self._ledger.forget()
+                self._report.note(
+                    f"the server has lost calls of {len(disowned):,} trajectories that it had; they are sent again"
+                )
+                self._pass(Reading(), disowned)
+        finally:
+            self._ledger.close()
+        self._note_troubles()
 
-    reading = Reading()
-    # to compare it, every call has to be read
-    believe = options.check != "deep" and only is None
-    plan = Plan(report, client.project_id, op_ref, settling, ledger, believe, only, options.redact)
-    with sender.running(options.workers):
-        for batch in plan.batches(iter_trajectories(run, reading)):
-            sender.put(batch)
-    if only is None:
-        _note(report, reading, settling)
-    return frozenset(sender.disowned)
+    def _pass(self, reading: Reading, only: frozenset[str] | None = None) -> frozenset[str]:
+        """Read the run once; gives the ids of trajectories that the ledger remembers and the server does not have."""
+        sender = Sender(self._client, self._report, self._tell, ledger=self._ledger, check=self._options.check)
+
+        def op_ref(name: str) -> str:
+            try:
+                return self._ops.ref(name)
+            except Unreachable as error:
+                sender.give_up(str(error))
+                return op_object_id(name)
+
+        # to compare it, every call has to be read
+        believe = self._options.check != "deep" and only is None
+        plan = Plan(
+            self._report,
+            self._client.project_id,
+            op_ref,
+            self._settling,
+            self._ledger,
+            believe=believe,
+            only=only,
+            redact=self._options.redact,
+        )
+        with sender.running(self._options.workers):
+            for batch in plan.batches(iter_trajectories(self._run, reading)):
+                sender.put(batch)
+        return frozenset(sender.disowned)
+
+    def _note_troubles(self) -> None:
+        if self._ledger.trouble:
+            self._report.note(
+                f"progress cannot be kept ({self._ledger.trouble}): the next upload asks the server for everything;"
+                " --state-dir names another folder"
+            )
+        for name, words in self._ops.refused.items():
+            self._report.note(f"the server refuses the op {name} as an object; its calls carry the plain name: {words}")
+        if self._client.legacy:
+            self._report.note(
+                "the server lacks /v2/…/calls/complete (an older version); calls went by /call/upsert_batch"
+            )
 
 
 def _note(report: RunReport, reading: Reading, settling: Settling) -> None:
