@@ -49,6 +49,7 @@ def run_facts(run: Run, summary: Summary) -> dict[str, Any]:
             for d in summary.damages
         ],
         "bytes": run.stored_bytes,
+        "content_bytes": run.content_bytes,
         "first": summary.first or None,
         "last": summary.last or None,
     }

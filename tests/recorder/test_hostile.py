@@ -231,7 +231,7 @@ def test_keys_of_the_users_choice(unstarted: Any, monkeypatch: pytest.MonkeyPatc
     value = {"db_password": "s3cret", "nested": [{"COOKIE": ["s3cret"]}], "kept": 1}
 
     assert Tool().echo(value) is value
-    with rollout_trace_attr(sample_index={"password": "s3cret"}, step=1):  # type: ignore[arg-type]
+    with rollout_trace_attr(sample_index={"password": "s3cret"}, step=1):
         Tool().echo([value])
 
     records = unstarted.finish("start", "end")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from verl_trace.demo.server_env import Server
 from verl_trace.uploader.ops import OBJECT_DIGEST
@@ -145,6 +146,36 @@ def test_sample_indexes_of_mixed_types(
     rows = stored(project)
     assert {key: row["attributes"]["sample_index"] for key, row in rows.items()} == wanted
     assert {row["attributes"]["step"] for row in rows.values()} == {-1}
+
+
+def test_sample_indexes_filter_and_sort(
+    wandb_login: Server, weave_server: Server, writer: Any, project: str, tmp_path: Path
+) -> None:
+    """A numpy int is a number on the line: ints sort as numbers, and each type is found by its own value."""
+    recording = writer(tmp_path, project)
+    for index in (10, 9, 100, "uuid-b", "uuid-a"):
+        recording.call("A.run", step=index if isinstance(index, int) else -1, sample_index=index)
+    recording.close()
+    upload(tmp_path)
+
+    def query(**body: Any) -> list[Any]:
+        request = {"project_id": f"demo/{project}", **body}
+        answer = requests.post(
+            f"{weave_server.url}/calls/stream_query", json=request, auth=("api", weave_server.api_key), timeout=30
+        )
+        answer.raise_for_status()
+        return [json.loads(row)["attributes"]["sample_index"] for row in answer.content.split(b"\n") if row]
+
+    def where(value: Any, name: str = "sample_index") -> dict[str, Any]:
+        convert = {"$convert": {"input": {"$getField": f"attributes.{name}"}, "to": "string"}}
+        field = {"$getField": f"attributes.{name}"} if isinstance(value, str) else convert
+        return {"$expr": {"$eq": [field, {"$literal": str(value)}]}}
+
+    by_step = [{"field": "attributes.step", "direction": "desc"}]
+    assert query(sort_by=by_step)[:3] == [100, 10, 9]
+    assert query(query=where("uuid-a")) == ["uuid-a"]
+    assert query(query=where(9)) == [9]
+    assert sorted(query(query=where(-1, "step"))) == ["uuid-a", "uuid-b"]
 
 
 def test_calls_of_a_killed_process(

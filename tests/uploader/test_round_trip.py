@@ -1,4 +1,4 @@
-"""Arbitrary values: recorded, read, uploaded, read back from the real server. What arrives is what docs/values.md says."""
+"""Arbitrary values: recorded, read, uploaded, read back from the real server as docs/values.md says."""
 
 from __future__ import annotations
 
