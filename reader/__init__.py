@@ -2,8 +2,9 @@
 
 `runs` finds the runs of a folder, `writers` says what their processes are; `frames` decompresses, `segments` gives the
 whole lines of one file, `records` parses them; `trees` pairs starts with ends and yields trajectories of `calls`;
-`summary` counts a run; `filters` says which trajectories are meant, by their `facts` and an expression (`where`).
-Damage is a value in the result and never an exception.
+`summary` counts a run, `steps` and `stats` in detail; `filters` says which trajectories are meant, by their `facts` and
+an expression (`where`), `pick` finds one by a short name; `conversation` makes turns of it, `in_time` merges the files,
+`digest` is a run without payloads. Damage is a value in the result and never an exception.
 """
 
 from .calls import Call, Trajectory
