@@ -1,11 +1,14 @@
 # Each target says in one word what it is for; `.ci/run` is what a change must pass.
-.PHONY: check test demo ci bench soak clean
+.PHONY: check test docs demo ci bench soak clean
 
 check:  ## lint, format, types
 	.ci/check
 
 test:  ## the test command of README.md
 	.ci/test
+
+docs:  ## docs/cli.md from the code
+	.venv/bin/python -c "from verl_trace.cli import app; from verl_trace.commands.reference import reference; print(reference(app), end='')" > docs/cli.md
 
 demo:  ## record, upload to a local Weave server, read back
 	.venv/bin/verl-trace demo

@@ -112,7 +112,9 @@ def _trajectories(runs: list[Run], filters: Filters, sort: str | None, as_json: 
         if not as_json:
             if len(runs) > 1:
                 typer.echo(f"{visible(run.experiment_name)}  {visible(run.project_name)}")
-            typer.echo(trajectories_table(facts, _columns(), run.attempts) if facts else "no such trajectories")
+            whole = filters.everything
+            table = trajectories_table(facts, _columns(), run.attempts, whole_run=whole) if facts else ""
+            typer.echo(table or "no such trajectories")
     if as_json:
         typer.echo(json_text(everything, indent=True))
     report_damage(readings)

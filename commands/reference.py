@@ -1,8 +1,7 @@
-"""docs/cli.md, made from the commands themselves: `python -m verl_trace.commands.reference > docs/cli.md`."""
+"""docs/cli.md, made from the commands themselves by `make docs`."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import typer
@@ -11,7 +10,7 @@ __all__ = ["reference"]
 
 _HEAD = """# The commands
 
-Made from the code by `python -m verl_trace.commands.reference > docs/cli.md`; a test holds the two together.
+Made from the code by `make docs`; a test holds the two together.
 `verl-trace COMMAND --help` prints the same. `verl-trace --install-completion` teaches the shell to complete commands
 and options.
 """
@@ -50,9 +49,3 @@ def _parameters(parameters: list[Any]) -> str:
         text = " ".join((parameter.help or "").split()).replace("|", "\\|")
         lines.append(f"| {told} | {text} |")
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    from ..cli import app as _app
-
-    sys.stdout.write(reference(_app))

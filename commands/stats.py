@@ -43,9 +43,12 @@ def stats(
         readings.append(reading)
         results.append({"project_name": one.project_name, "experiment_name": one.experiment_name, **result.as_json()})
         if not as_json:
-            columns = columns_of() if sys.stdout.isatty() else None
             typer.echo(f"{visible(one.experiment_name)}  {visible(one.project_name)}\n")
-            typer.echo(stats_text(results[-1], result.durations, columns, boxes=is_unicode()))
+            typer.echo(stats_text(results[-1], result.durations, _columns(), boxes=is_unicode()))
     if as_json:
         typer.echo(json_text(results, indent=True))
     report_damage(readings)
+
+
+def _columns() -> int | None:
+    return columns_of() if sys.stdout.isatty() else None

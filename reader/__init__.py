@@ -2,9 +2,11 @@
 
 `runs` finds the runs of a folder, `writers` says what their processes are; `frames` decompresses, `segments` gives the
 whole lines of one file, `records` parses them; `trees` pairs starts with ends and yields trajectories of `calls`
-in `order`, with their `scores` and the figures of their `groups`, which `score_names` names; `summary` counts a run;
-`filters` says which trajectories are meant, by their `facts` and an expression (`where`).
-Damage is a value in the result and never an exception.
+in `order`, with their `scores` (named by `score_names`) and the figures of their `groups`; `summary` counts a run,
+`steps` and `stats` in detail; `filters` says which trajectories are meant, by their `facts` and an expression
+(`where`), `selection` which when there is no room for all, `pick` finds one by a short name; `conversation` makes turns
+of it, `in_time` merges the files, `digest` is a run without payloads. `places` opens files, in folders and in the
+`archive` that `pack` writes. Damage is a value in the result and never an exception.
 """
 
 from .calls import Call, Trajectory

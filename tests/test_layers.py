@@ -145,7 +145,7 @@ def test_command_line_starts_without_extras() -> None:
         "import sys\n"
         "class Absent:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] in ('weave', 'wandb', 'requests', 'verl', 'torch'):\n"
+        "        if name.split('.')[0] in ('weave', 'wandb', 'requests', 'verl', 'torch', 'duckdb', 're2'):\n"
         "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
         "sys.meta_path.insert(0, Absent())\n"
         "sys.argv = ['verl-trace', '--help']\n"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -116,3 +118,47 @@ def test_example_records(tmp_path: Path) -> None:
     # Per trajectory: run, two generate and two execute, each with a start and an end; six trajectories a step.
     assert sum(b'"step":2,' in line for line in lines) == 6 * 5 * 2
     assert f"verl-trace: recording to {tmp_path / 'runs' / 'rollout-loop'}" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's rollout as `runs/exp1`, once for all examples."""
+    folder = tmp_path_factory.mktemp("examples")
+    done = subprocess.run(
+        [SCRIPT, "demo", "--no-upload", "--json"], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (recorded,) = (folder / "runs").iterdir()
+    recorded.rename(folder / "runs" / "exp1")
+    return folder
+
+
+def _examples() -> list[str]:
+    """Lines of shell in the sections about reading, in README and docs/reading.md."""
+    reading = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8")
+    section = README.partition("## Reading a run")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```sh\n(.*?)```", section + reading, re.DOTALL)
+    return list(dict.fromkeys(line.strip() for block in blocks for line in block.splitlines() if line.strip()))
+
+
+@pytest.mark.parametrize("example", _examples())
+def test_examples_of_reading_work(example: str, two_runs: Path) -> None:
+    """Each as it is typed; `duckdb -c` through the Python package, which is the same engine."""
+    if example.startswith("duckdb -c"):
+        duckdb = pytest.importorskip("duckdb")
+        (query,) = re.findall(r'-c "(.*)"$', example)
+        assert duckdb.sql(query.replace("runs/", f"{two_runs}/runs/")).fetchall()
+        return
+    for tool in {"zstdgrep", "zstdcat", "jq"} & set(re.findall(r"\w+", example)):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+    folders = os.pathsep.join([str(SCRIPT.parent), os.environ["PATH"]])
+    environment = os.environ | {"PATH": folders, "XDG_CACHE_HOME": str(two_runs / "cache")}
+    done = subprocess.run(
+        ["bash", "-c", example], cwd=two_runs, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    # zstdgrep itself ends with 1 although it found lines
+    assert done.returncode == 0 or example.startswith("zstdgrep"), done.stderr
+    assert done.stdout or "--out" in example or "-100" in example or "--step 100" in example
+    assert done.stderr == ""

@@ -16,7 +16,7 @@ __all__ = ["tree_lines"]
 _MAX_CALLS = 200
 _MAX_CHILDREN = 40
 # Deeper levels are told by a number instead of by indentation.
-_MAX_INDENT = 12
+_MAX_INDENT = 8
 # Columns that an error gets beside a long name.
 _LEAST_TROUBLE = 14
 _STYLES = {"error": "bold red", "unfinished": "yellow"}
@@ -63,7 +63,7 @@ def _indent_below(indent: str, depth: int) -> str:
 
 def _call_line(call: Call, indent: str, depth: int, columns: int, unique: int, boxes: bool) -> Line:
     branch = ("└ " if boxes else "- ") if depth else ""
-    level = f"[level {depth}] " if depth > _MAX_INDENT else ""
+    level = f"{depth}: " if depth > _MAX_INDENT else ""
     name = f"  {indent}{branch}{level}{visible(call.op)}"
     facts = [human_seconds(call.duration)]
     tokens = count_of(call.raw_output, "token_ids") if call.raw_output else None

@@ -48,9 +48,11 @@ def steps_table(rows: Sequence[dict[str, Any]], columns: int | None) -> str:
     return fitting_table(head, cells, columns, left=1, spare=("turns", "calls", "min", "max", "tools", "p95"))
 
 
-def trajectories_table(facts: Sequence[dict[str, Any]], columns: int | None, attempts: Sequence[str]) -> str:
-    """One line a trajectory, named by as much of its id as tells it apart."""
-    unique = unique_prefix([fact["trace_id"] for fact in facts])
+def trajectories_table(
+    facts: Sequence[dict[str, Any]], columns: int | None, attempts: Sequence[str], *, whole_run: bool = False
+) -> str:
+    """One line a trajectory; of a `whole_run`, each is named by as much of its id as tells it apart."""
+    unique = unique_prefix([fact["trace_id"] for fact in facts]) if whole_run else None
     head = ["trajectory", "place", "status", "att", "reward", "turns", "tokens", "time", "err"]
     cells = [
         [

@@ -26,7 +26,8 @@ def test_figures_and_turns_side_by_side(cli: Cli, rollouts: Path) -> None:
     assert table["errors"] == ["0", "1", "(+1)"]
     assert "user: the same in both" in done.out
     assert "{+ZeroDivisionError" in done.out
-    assert "[-10-]" in done.out and "{+21+}" in done.out
+    assert "[-10-]" in done.out
+    assert "{+21+}" in done.out
     assert max(map(len, done.out.splitlines())) <= 80
 
 

@@ -70,10 +70,21 @@ def test_table_csv_and_parquet(cli: Cli, rollouts: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "text",
-    ["SELECT * FROM read_csv('/etc/passwd')", "SELECT * FROM '/etc/passwd'", "COPY calls TO '{out}'", "DROP TABLE calls",
-     "ATTACH '{out}'", "SELECT 1; SELECT 2", "SET enable_external_access = true", "INSTALL httpfs", "SELEC 1", "",
-     "SELECT nothing FROM calls", "SELECT * FROM glob('/etc/*')"],
-)  # fmt: skip
+    [
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT * FROM '/etc/passwd'",
+        "SELECT * FROM glob('/etc/*')",
+        "COPY calls TO '{out}'",
+        "DROP TABLE calls",
+        "ATTACH '{out}'",
+        "SELECT 1; SELECT 2",
+        "SET enable_external_access = true",
+        "INSTALL httpfs",
+        "SELECT nothing FROM calls",
+        "SELEC 1",
+        "",
+    ],
+)
 def test_a_query_reads_the_run_and_nothing_else(cli: Cli, rollouts: Path, tmp_path: Path, text: str) -> None:
     """No file is read or written, nothing is changed; one line says what is wrong."""
     before = {path: path.read_bytes() for path in rollouts.iterdir()}

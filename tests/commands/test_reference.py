@@ -1,0 +1,42 @@
+"""docs/cli.md is what the code says, and every command shows how it is used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from verl_trace.cli import app
+from verl_trace.commands.reference import reference
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+SCRIPT = Path(sys.executable).with_name("verl-trace")
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def test_the_page_is_made_from_the_code() -> None:
+    """Word for word."""
+    assert PAGE.read_text(encoding="utf-8") == reference(app), "run `make docs`"
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_an_example(name: str) -> None:
+    """Of itself, as it is typed, with options that exist."""
+    example = COMMANDS[name].help.rpartition("Example: ")[2].split()
+
+    assert example[:2] == ["verl-trace", name]
+    known = {flag for parameter in COMMANDS[name].params for flag in parameter.opts}
+    used = [word.partition("=")[0] for word in example[2:] if word.startswith("--")]
+    assert [flag for flag in used if flag not in known] == []
+
+
+def test_the_shell_completes_commands() -> None:
+    """Typer's completion, asked as bash asks it."""
+    asked = {"_VERL_TRACE_COMPLETE": "complete_bash", "COMP_WORDS": "verl-trace s", "COMP_CWORD": "1"}
+    done = subprocess.run([SCRIPT], env=os.environ | asked, capture_output=True, text=True, timeout=60, check=False)
+
+    assert {"show", "stats", "sql", "seal"} <= set(done.stdout.split())
