@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
+from ..reader import Filters
 from ..schemas.errors import MissingExtra
+from .filters import with_filters
+from .sizes import parse_size
+from .upload_choice import (
+    BudgetOption,
+    CallsOption,
+    DropFieldsOption,
+    LimitOption,
+    MaxFieldOption,
+    SampleRateOption,
+    SeedOption,
+)
 from .upload_options import (
     EntityOption,
     PartialOption,
@@ -53,8 +65,10 @@ FailFastOption = Annotated[
 ]
 
 
+@with_filters
 def upload(
     run: RunArgument,
+    filters: Filters,
     entity: EntityOption = None,
     project: ProjectOption = None,
     dry_run: DryRunOption = False,
@@ -66,6 +80,13 @@ def upload(
     state_dir: StateDirOption = None,
     fail_fast: FailFastOption = False,
     redact: RedactOption = None,
+    calls: CallsOption = False,
+    sample_rate: SampleRateOption = None,
+    limit: LimitOption = None,
+    budget: BudgetOption = None,
+    seed: SeedOption = 0,
+    drop_fields: DropFieldsOption = "",
+    max_field: MaxFieldOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Replay a recorded run into its W&B Weave project, with the recorded ids and times.
@@ -73,6 +94,9 @@ def upload(
     Calls that the server has already are not sent again: repeat the command after a failure, or while training goes on.
     A trajectory is sent once it can no longer change: its root has ended and its score is there, or its attempt has
     ended, or it has been silent for --settle.
+
+    With filters, --sample-rate, --limit or --budget only some trajectories are sent, each whole; the rest can follow
+    later. The same options choose the same ones. --drop-fields and --max-field leave parts of calls out for good.
 
     Key and target are taken as W&B's tools do: WANDB_API_KEY or netrc, WANDB_BASE_URL, WF_TRACE_SERVER_URL,
     WANDB_ENTITY; so are proxies and certificate authorities: HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE, REQUESTS_CA_BUNDLE.
@@ -82,13 +106,18 @@ def upload(
 
     Example: verl-trace upload runs/exp1 --dry-run
     """
+    choosing = {
+        "filters": filters, "calls": calls, "sample_rate": sample_rate, "limit": limit, "seed": seed,
+        "budget": None if budget is None else parse_size(budget, "--budget"),
+    }  # fmt: skip
     options = {
         "entity": entity, "project": project, "dry_run": dry_run, "settle": seconds(settle), "partial": partial,
         "check": check, "workers": workers, "max_wait": seconds(max_wait), "state_dir": state_dir,
-        "fail_fast": fail_fast, "redact": redact or (),
+        "fail_fast": fail_fast, "redact": redact or (), "drop_fields": drop_fields,
+        "max_field": None if max_field is None else parse_size(max_field, "--max-field"),
     }  # fmt: skip
     try:
-        result = _upload(run, options)
+        result = _upload(run, options, choosing)
     except KeyboardInterrupt:
         typer.echo("verl-trace: interrupted; what has arrived stays, run the command again to send the rest", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -111,11 +140,12 @@ def exit_code(result: UploadResult) -> int:
     return SOME_LEFT if left or result.unreadable or result.unopened else ALL_SENT
 
 
-def _upload(run: Path, options: dict[str, Any]) -> UploadResult:
+def _upload(run: Path, options: dict[str, Any], choosing: dict[str, Any]) -> UploadResult:
     try:
+        from ..uploader.choose import Choosing
         from ..uploader.pipeline import upload as replay
         from .upload_progress import showing_progress
     except ImportError as error:
         raise MissingExtra("upload", "upload", error.name or "requests") from None
     with showing_progress(sys.stderr) as progress:
-        return replay(run, progress=progress, **options)
+        return replay(run, progress=progress, choosing=Choosing(**choosing), **options)

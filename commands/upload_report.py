@@ -14,6 +14,8 @@ __all__ = ["report_lines"]
 
 # Failures and differences listed one by one; --json has more.
 _LISTED = 10
+# What W&B's free plan takes in a month.
+FREE_MONTH = 10**9
 # Fields of large calls that became files, listed one by one; --json has all.
 _MOVED_LISTED = 20
 
@@ -34,6 +36,8 @@ def _run(report: RunReport, dry_run: bool) -> Iterator[str]:
     yield f"  recorded {report.recorded:>9,} calls in {report.trajectories:,} trajectories"
     if dry_run:
         yield f"  to send  {report.to_send:>9,} calls, {report.bytes / 1e6:,.1f} MB"
+        share = 100 * report.stored_bytes / FREE_MONTH
+        yield f"  counted  {report.stored_bytes / 1e6:>9,.1f} MB by the server, {share:,.1f} % of 1 GB a month"
     else:
         yield f"  sent     {report.sent:>9,} calls, {report.bytes / 1e6:,.1f} MB"
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.skipped.items()) if count)
@@ -87,6 +91,8 @@ def _remarks(report: RunReport) -> list[str]:
         remarks.append(
             f"{report.marked_texts:,} strings that begin like a Weave reference got {TEXT_MARK!r} before them"
         )
+    if report.fields_left_out:
+        remarks.append(f"{report.fields_left_out:,} fields were left out; marks in the calls say which")
     if report.missing_contents:
         remarks.append(
             f"{report.missing_contents:,} pictures or arrays are missing from the side files; marks say where"

@@ -33,8 +33,8 @@ FACTS = (
 def trajectory_facts(trajectory: Trajectory) -> dict[str, Any]:
     """Name -> value. `status`: the worst of its calls (error, unfinished, success); `duration`: the root's, in seconds.
 
-    `turns` and `tokens` are what the model was asked for and what it wrote. Attributes of the trajectory are in it under
-    their own names, where these are not taken, and so are its scores (`score_names`): `reward`, `num_turns`, …
+    `turns` and `tokens` are what the model was asked for and what it wrote. Attributes of the trajectory are in it
+    under their own names, where these are not taken, and so are its scores (`score_names`): `reward`, `num_turns`, …
     """
     root = trajectory.root
     first = root if root is not None else (trajectory.calls[0] if trajectory.calls else None)

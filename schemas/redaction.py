@@ -21,11 +21,13 @@ _CACHED = 4096
 class KeyPatterns:
     """A set of patterns; asking it is cheap for keys that were asked before.
 
-    `plain_names` is for an encoder: keys that match none -> their JSON.
+    `words`: all of them, in one line. `plain_names` is for an encoder: keys that match none -> their JSON.
     """
 
     def __init__(self, patterns: Iterable[str] = WEAVE_KEYS) -> None:
-        self._regex = re.compile("|".join(fnmatch.translate(pattern.lower()) for pattern in patterns) or r"(?!)")
+        lower = [pattern.lower() for pattern in patterns]
+        self.words = ",".join(sorted(lower))
+        self._regex = re.compile("|".join(map(fnmatch.translate, lower)) or r"(?!)")
         self._known: dict[str, bool] = {}
         self.plain_names: dict[str, bytes] = {}
 

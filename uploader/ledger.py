@@ -53,10 +53,10 @@ class Ledger:
     `trouble`: why progress cannot be kept, "" while it can. Nothing here raises.
     """
 
-    def __init__(self, folder: Path, place: Place) -> None:
+    def __init__(self, folder: Path, place: Place, options: str = "") -> None:
         self.path = folder / (hashlib.sha256(orjson.dumps(list(place))).hexdigest()[:24] + _SUFFIX)
         self.trouble = ""
-        self._salt = f"1\0{place.server}\0{place.project_id}\0".encode()
+        self._salt = f"1\0{place.server}\0{place.project_id}\0{options}\0".encode("utf-8", "surrogatepass")
         self._known: set[bytes] = set()
         self._head = _head(place)
         self._file: int | None = None
@@ -86,7 +86,7 @@ class Ledger:
 
     def add(self, marks: Iterable[bytes]) -> None:
         """Remember that the server has confirmed these."""
-        new = [mark for mark in marks if mark not in self._known]
+        new = [mark for mark in marks if mark and mark not in self._known]
         if not new or self.trouble:
             return
         lines = [mark.hex().encode() for mark in new]

@@ -24,11 +24,13 @@ import orjson
 
 from ..reader.score_names import flat_scores
 from ..schemas.redaction import REDACTED
+from .size import stored_size
 
 if TYPE_CHECKING:
     from ..reader import Call, Trajectory
     from ..reader.contents import SideFiles
     from ..schemas.redaction import KeyPatterns
+    from .lessen import Lessen
 
 __all__ = ["TEXT_MARK", "Encoded", "Moved", "encode_trajectory", "protect_references", "status_counts"]
 
@@ -55,7 +57,7 @@ class Encoded:
     `head` and `tail` are JSON members without braces, `attributes` and `inputs` JSON objects, `output` any JSON.
     `escaped`: strings that got `TEXT_MARK`. `moved`: fields that became files, see `heavy`. `blobs`: digests of what it
     refers to in `contents`, see `media`; `missing`: how many of them were not there. `ended_at`: as in `tail`, to be
-    compared with what a server has.
+    compared with what a server has. `left_out`: fields that `lessen` left out.
     """
 
     id: str
@@ -71,10 +73,17 @@ class Encoded:
     interrupted: bool = False
     orphan: bool = False
     ended_at: str = ""
+    left_out: int = 0
     moved: tuple[Moved, ...] = ()
     blobs: tuple[str, ...] = ()
     contents: SideFiles | None = None
     missing: int = 0
+
+    @property
+    def stored_size(self) -> int:
+        """Bytes that the server will count for it, unless fields of it become files."""
+        summary = orjson.dumps(orjson.loads(b"{" + self.tail + b"}").get("summary"))
+        return sum(stored_size(part) for part in (self.attributes, self.inputs, self.output, summary))
 
     @property
     def size(self) -> int:
@@ -103,18 +112,22 @@ class Encoded:
 
 
 def encode_trajectory(
-    trajectory: Trajectory, project_id: str, op_ref: Callable[[str], str], redact: KeyPatterns | None = None
+    trajectory: Trajectory,
+    project_id: str,
+    op_ref: Callable[[str], str],
+    redact: KeyPatterns | None = None,
+    lessen: Lessen | None = None,
 ) -> list[Encoded]:
     """The calls of a trajectory, in its order. All calls are ended or belong to a process that is gone.
 
     `op_ref` gives, for a recorded op name, the reference of the published op (or a plain name). `redact`: keys whose
-    values are left out, in attributes, inputs and outputs at any depth.
+    values are left out, in attributes, inputs and outputs at any depth. `lessen` leaves out fields of both.
     """
     counts = status_counts(trajectory.calls)
     root = trajectory.root
     added = {} if root is None else {root.id: flat_scores(trajectory, root.attributes)}
     return [
-        _encode(call, project_id, op_ref(call.op), counts[call.id], added.get(call.id, {}), redact)
+        _encode(call, project_id, op_ref(call.op), counts[call.id], added.get(call.id, {}), redact, lessen)
         for call in trajectory.calls
     ]
 
@@ -142,6 +155,7 @@ def _encode(
     counts: dict[str, int],
     added: dict[str, Any],
     redact: KeyPatterns | None,
+    lessen: Lessen | None,
 ) -> Encoded:
     head = {
         "project_id": project_id,
@@ -151,10 +165,16 @@ def _encode(
         "op_name": op_ref,
         "started_at": _started_at(call),
     }
-    own = {**call.attributes, **added, "verl_trace": _origin(call)}
+    inputs, output, origin = _as_object(call.inputs), call.output() or b"null", _origin(call)
+    left_out = 0
+    if lessen is not None:
+        (inputs, of_inputs), (output, of_output) = lessen(inputs), lessen(output)
+        left_out = of_inputs + of_output
+        origin |= {"fields_left_out": left_out} if left_out else {}
+    own = {**call.attributes, **added, "verl_trace": origin}
     attributes, in_attributes = _safe(orjson.dumps(own), redact)
-    inputs, in_inputs = _safe(_as_object(call.inputs), redact)
-    output, in_output = _safe(call.output() or b"null", redact)
+    inputs, in_inputs = _safe(inputs, redact)
+    output, in_output = _safe(output, redact)
     end: dict[str, Any] = {
         "ended_at": max(call.last_seen_at, _started_at(call)) if call.unfinished else call.ended_at,
         "exception": _exception(call),
@@ -174,6 +194,7 @@ def _encode(
         interrupted=call.unfinished,
         orphan=call.orphan,
         ended_at=end["ended_at"] or "",
+        left_out=left_out,
         blobs=tuple(call.blobs),
         contents=call.writer.contents if call.blobs else None,
     )

@@ -11,8 +11,10 @@ from ..reader.runs import UNKNOWN
 from ..schemas.errors import CannotStart
 from ..schemas.redaction import KeyPatterns
 from .check import CHECKS
+from .choose import Choosing
 from .client import Client
 from .folders import folders_without_runs, why_unreadable
+from .lessen import Lessen
 from .network import one_network
 from .replay import WORKERS, Options, measure, replay, settling_of
 from .result import RunReport, Unopened, UploadResult
@@ -39,6 +41,9 @@ def upload(
     state_dir: str | Path | None = None,
     fail_fast: bool = False,
     redact: Sequence[str] = (),
+    choosing: Choosing | None = None,
+    drop_fields: str | Sequence[str] = (),
+    max_field: int | None = None,
     has_score: HasScore = has_score,
 ) -> UploadResult:
     """Replay every run at `path` into its Weave project. Calls that the server has already are not sent again.
@@ -48,6 +53,7 @@ def upload(
     more is awaited of a trajectory; `has_score` says whether its score is there. `partial`: wait for no missing
     segment. `check`: `none`, `counts` or `deep`. `state_dir`: where to remember what is stored. `fail_fast`: nothing is
     sent unless every run and folder at `path` can be uploaded. `redact`: patterns of keys whose values are left out.
+    `choosing`: which trajectories, by default all. `drop_fields` (names) and `max_field` (bytes) leave fields out.
 
     Memory is bounded by a few requests of 8 MiB for each worker and about 200 bytes a trajectory.
 
@@ -65,6 +71,8 @@ def upload(
         check=check,
         state_dir=Path(state_dir) if state_dir is not None else None,
         redact=KeyPatterns(redact) if redact else None,
+        choosing=choosing or Choosing(),
+        lessen=Lessen.of(drop_fields, max_field),
         has_score=has_score,
     )
     with one_network():

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..schemas.redaction import KeyPatterns
+from .choose import Choice
 from .ledger import Ledger
+from .lessen import Lessen
 from .payload import Encoded, encode_trajectory
-from .result import RunReport
+from .result import NOT_CHOSEN, RunReport
 from .settle import Settling
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class Plan:
 
     `op_ref`: recorded op name -> what the call refers to. `believe`: what `ledger` remembers is not sent again. `only`:
     trace ids; all other trajectories were dealt with before and count no more. `redact`: keys of values to leave out.
+    `choice`: what was asked for, all without it; `lessen`: fields to leave out.
     """
 
     report: RunReport
@@ -81,6 +84,8 @@ class Plan:
     believe: bool = True
     only: frozenset[str] | None = None
     redact: KeyPatterns | None = None
+    choice: Choice | None = None
+    lessen: Lessen | None = None
 
     def batches(self, trajectories: Iterable[Trajectory]) -> Iterator[Batch]:
         """Requests of whole trajectories; only one that is too large for a request is spread over several."""
@@ -88,14 +93,17 @@ class Plan:
         for trajectory in trajectories:
             if not self._is_due(trajectory):
                 continue
-            trace = self._trace(trajectory)
+            chosen = self._chosen_calls(trajectory)
+            if not chosen:
+                continue
+            trace = self._trace(trajectory, chosen)
             if trace.remembered:
                 remembered.add([], trace, 0)
                 if len(remembered.traces) == MAX_TRACES:
                     yield remembered
                     remembered = Batch()
                 continue
-            calls = encode_trajectory(trajectory, self.project_id, self.op_ref, self.redact)
+            calls = self._encode(trajectory, trace)
             size = sum(call.size for call in calls)
             if batch.calls and not batch.has_room(len(calls), size):
                 yield batch
@@ -113,15 +121,34 @@ class Plan:
             return trajectory.trace_id in self.only
         self.report.trajectories += 1
         self.report.recorded += len(trajectory.calls)
+        if self.choice is not None and not self.choice.takes(trajectory):
+            self.report.skipped[NOT_CHOSEN] += len(trajectory.calls)
+            return False
         reason = self.settling.waits(trajectory)
         if reason is not None:
             self.report.skipped[reason] += len(trajectory.calls)
         return reason is None
 
-    def _trace(self, trajectory: Trajectory) -> Trace:
-        ids = [call.id for call in trajectory.calls]
+    def _chosen_calls(self, trajectory: Trajectory) -> list[str]:
+        """Ids of the calls to be sent: all, unless single calls were asked for."""
+        if self.choice is None:
+            return [call.id for call in trajectory.calls]
+        chosen = [call.id for call in trajectory.calls if self.choice.takes_call(call)]
+        if self.only is None and len(chosen) < len(trajectory.calls):
+            self.report.skipped[NOT_CHOSEN] += len(trajectory.calls) - len(chosen)
+        return chosen
+
+    def _encode(self, trajectory: Trajectory, trace: Trace) -> list[Encoded]:
+        calls = encode_trajectory(trajectory, self.project_id, self.op_ref, self.redact, self.lessen)
+        if len(trace.ids) == len(calls):
+            return calls
+        wanted = set(trace.ids)
+        return [call for call in calls if call.id in wanted]
+
+    def _trace(self, trajectory: Trajectory, ids: list[str]) -> Trace:
         trace = Trace(trajectory.trace_id, ids, b"", left=len(ids))
-        if self.ledger is not None:
+        # of a trajectory that is not sent whole, nothing is remembered
+        if self.ledger is not None and len(ids) == len(trajectory.calls):
             trace.mark = self.ledger.mark(trajectory, self.settling.has_score(trajectory))
             trace.remembered = self.believe and self.ledger.remembers(trace.mark)
         return trace

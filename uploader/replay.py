@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..reader import Run, iter_trajectories
 from ..reader.trees import Reading
 from ..schemas.redaction import KeyPatterns
+from .choose import Choice, Choosing
 from .client import Client, Unreachable
 from .ledger import Ledger, Place, state_folder
+from .lessen import Lessen
 from .ops import OBJECT_DIGEST, Ops, op_object_id
+from .payload import encode_trajectory
 from .plan import Plan
 from .result import STORED_OTHERWISE, WAITS_FOR_SEGMENT, RunReport
 from .sender import Sender, count_call
 from .settle import SETTLE, HasScore, Settling, has_score
 from .target import Target
+
+if TYPE_CHECKING:
+    from ..reader import Trajectory
 
 __all__ = ["WORKERS", "Options", "measure", "replay", "settling_of"]
 
@@ -37,7 +44,16 @@ class Options:
     check: str = "counts"
     state_dir: Path | None = None
     redact: KeyPatterns | None = None
+    choosing: Choosing = field(default_factory=Choosing)
+    lessen: Lessen | None = None
     has_score: HasScore = has_score
+
+    @property
+    def words(self) -> str:
+        """What of the options changes the calls that are sent: a call that was sent with others is not the same."""
+        parts = [] if self.lessen is None else [f"drop={sorted(self.lessen.drop)}, max_field={self.lessen.max_field}"]
+        parts += [] if self.redact is None else [f"redact={self.redact.words}"]
+        return "; ".join(parts)
 
 
 def settling_of(run: Run, options: Options) -> Settling:
@@ -52,12 +68,33 @@ def measure(run: Run, report: RunReport, settling: Settling, options: Options, t
         return f"weave:///{report.target}/op/{op_object_id(name)}:{OBJECT_DIGEST}"
 
     reading = Reading()
-    plan = Plan(report, report.target, op_ref, settling, redact=options.redact)
+    choice = choice_of(run, report, options)
+    plan = Plan(report, report.target, op_ref, settling, redact=options.redact, choice=choice, lessen=options.lessen)
     for batch in plan.batches(iter_trajectories(run, reading)):
         for call in batch.calls:
             count_call(report, call)
+            report.stored_bytes += call.stored_size
         tell()
     _note(report, reading, settling)
+
+
+def choice_of(run: Run, report: RunReport, options: Options) -> Choice | None:
+    """What was asked for in this run, None for all of it; what there is no room for is noted.
+
+    Raises:
+        BadFilter: an attempt that the run does not have.
+    """
+    if options.choosing.everything:
+        return None
+
+    def size_of(trajectory: Trajectory) -> int:
+        calls = encode_trajectory(trajectory, report.target, op_object_id, options.redact, options.lessen)
+        return sum(call.stored_size for call in calls)
+
+    choice = options.choosing.of(run, size_of)
+    for words in choice.words():
+        report.note(words)
+    return choice
 
 
 def replay(
@@ -84,8 +121,9 @@ class _Replay:
         self._tell = tell
         self._client = Client(target, max_wait=options.max_wait)
         self._ops = Ops(self._client)
+        self._choice = choice_of(run, report, options)
         place = Place(self._client.url, target.project_id, run.project_name, run.experiment_name)
-        self._ledger = Ledger(state_folder(options.state_dir), place)
+        self._ledger = Ledger(state_folder(options.state_dir), place, options.words)
 
     def run(self) -> None:
         """All of it, and once more what only the ledger knew."""
@@ -125,6 +163,8 @@ class _Replay:
             believe=believe,
             only=only,
             redact=self._options.redact,
+            choice=self._choice,
+            lessen=self._options.lessen,
         )
         with sender.running(self._options.workers):
             for batch in plan.batches(iter_trajectories(self._run, reading)):

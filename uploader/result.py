@@ -8,6 +8,7 @@ from typing import Any
 
 __all__ = [
     "ALREADY_STORED",
+    "NOT_CHOSEN",
     "STILL_OPEN",
     "STORED_OTHERWISE",
     "WAITS_FOR_SCORE",
@@ -23,6 +24,8 @@ __all__ = [
 # Reasons for not sending a call: the server has it …
 ALREADY_STORED = "already stored"
 STORED_OTHERWISE = "stored otherwise"
+# … or it was not asked for …
+NOT_CHOSEN = "not chosen"
 # … or it waits.
 STILL_OPEN = "still open"
 WAITS_FOR_SCORE = "waiting for the score"
@@ -99,6 +102,8 @@ class RunReport:
     marked_texts: int = 0
     moved: list[MovedField] = field(default_factory=list)
     missing_contents: int = 0
+    stored_bytes: int = 0
+    fields_left_out: int = 0
     notes: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     stopped: str = ""
@@ -166,6 +171,8 @@ class RunReport:
             "orphans": self.orphans,
             "marked_texts": self.marked_texts,
             "missing_contents": self.missing_contents,
+            "stored_bytes": self.stored_bytes,
+            "fields_left_out": self.fields_left_out,
             "moved": [vars(moved) for moved in self.moved],
             "failures": [vars(failure) for failure in self.failures],
             "stopped": self.stopped,

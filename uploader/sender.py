@@ -34,6 +34,7 @@ def count_call(report: RunReport, call: Encoded) -> None:
     """Note what is special about a call that was sent, or would be."""
     report.count(size=call.size, interrupted=call.interrupted, orphan=call.orphan, marked_texts=call.escaped)
     report.missing_contents += call.missing
+    report.fields_left_out += call.left_out
     for field in call.moved:
         report.moved.append(MovedField(call.id, call.op, field.path, field.bytes))
 

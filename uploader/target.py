@@ -190,8 +190,11 @@ class _Asking:
                     ) from None
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        import httpx
         from gql.transport import exceptions as gql_errors
+        from gql.transport import httpx as gql_http
+
+        # the one of two packages that the GraphQL client has chosen
+        httpx: Any = gql_http.httpx  # type: ignore[attr-defined]
 
         try:
             with warnings.catch_warnings():

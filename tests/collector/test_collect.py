@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def recording(node: Path, seconds: float) -> subprocess.Popen[str]:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Path]:
+def node(tmp_path: Path) -> Path:
     """A node's folder with a finished recording of several segments, and the one of a killed process."""
     folder = tmp_path / "node"
     finished, killed = recording(folder, 1.5), recording(folder, 600)

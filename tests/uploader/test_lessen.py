@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from verl_trace.uploader.lessen import LEFT_OUT, Lessen
 
-CALL = {
+CALL: dict[str, Any] = {
     "prompt_ids": list(range(2000)),
     "kwargs": {"raw_prompt": [{"role": "user", "content": "x" * 500}], "logprobs": [0.5] * 3},
     "output": [{"logprobs": None, "text": "y" * 30}],

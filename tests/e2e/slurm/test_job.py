@@ -76,6 +76,10 @@ class Job:
             assert time.monotonic() < end, f"{self.state}\n{self.log}"
             time.sleep(0.3)
 
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self.state in ENDED
+
     def recorded(self) -> bool:
         """Whether both nodes have recorded, and a first pass has brought something."""
         return len(list(self.node.glob("*/exp1/*.jsonl*"))) >= 2 and any(self.shared.glob("exp1/*.jsonl*"))
@@ -110,7 +114,7 @@ def submit(slurm: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Job]
     yield start
     for job in jobs:
         subprocess.run(["scancel", "--full", job.number], env=slurm, check=False)
-        job.until(lambda job=job: job.state in ENDED)
+        job.until(job.ended)
 
 
 def calls(*places: Path) -> set[str]:
@@ -153,7 +157,7 @@ def test_a_job_that_runs_out_of_time(submit: Callable[..., Job]) -> None:
     """SIGTERM to the batch script before the limit: it ends the training, then the sidecar, and all is there."""
     job = submit(600, "--time=1", "--signal=B:TERM@30")
     job.until(job.recorded)
-    job.until(lambda: job.state in ENDED, patience=240)
+    job.until(job.ended, patience=240)
 
     assert calls(job.shared) == calls(*job.node.iterdir())
     assert "not everything was collected" not in job.log
