@@ -194,7 +194,7 @@ class _Asking:
         from gql.transport import httpx as gql_http
 
         # the one of two packages that the GraphQL client has chosen
-        httpx: Any = gql_http.httpx  # type: ignore[attr-defined]
+        httpx: Any = gql_http.httpx
 
         try:
             with warnings.catch_warnings():
