@@ -6,6 +6,8 @@
     plan       which calls go into which request
     payload    one trajectory -> the bytes of its calls
     heavy      what is too large for a row: files with a preview in place
+    media      what a call keeps in side files: images and files of the project
+    encodings  recorded bytes as PNG, WAV, NPY
     contents   files as Weave's own Content objects
     ops        the objects that calls refer to by their op name
     client     the routes, and what to do about every kind of answer

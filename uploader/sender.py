@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 
 from ..schemas.errors import Rejected
 from .client import Client, Unreachable
-from .contents import FileCache
-from .heavy import lighten
+from .heavy import Lightener
 from .payload import Encoded
 from .result import ALREADY_STORED, Failure, MovedField, RunReport
 
@@ -33,7 +32,7 @@ class Sender:
 
     def __init__(self, client: Client, report: RunReport, tell: Callable[[], None]) -> None:
         self._client = client
-        self._files = FileCache(client)
+        self._lightener = Lightener(client)
         self._report = report
         self._tell = tell
         self._lock = threading.Lock()
@@ -117,7 +116,7 @@ class Sender:
         """Files for what is too large for a row; a call whose files are refused is failed, its neighbours go on."""
         for key, call in list(left.items()):
             try:
-                left[key] = lighten(call, self._files)
+                left[key] = self._lightener.ready(call)
             except Rejected as error:
                 self._settle(left, [], [(call, f"a file of it is refused: {error}")])
 
