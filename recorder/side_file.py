@@ -95,9 +95,9 @@ class SideFileWriter:
         finally:
             self._lock.release()
 
-    def _write(self, digest: str, content: bytes) -> str:
-        """Append a content; the lock is held."""
-        if digest in self._known:
+    def _write(self, digest: str, content: bytes, *, waited: bool = False) -> str:
+        """Append a content, which may be one that `waited` and is known for that; the lock is held."""
+        if digest in self._known and not waited:
             return ""
         begun = monotonic()
         self._writing = True
@@ -113,6 +113,7 @@ class SideFileWriter:
         except OSError as error:
             self._reason, self._blocked_until = os.strerror(error.errno or 5), begun + RETRY_AFTER
             self._leave()
+            self._known.discard(digest)
             warn_once("side-file", f"{self.folder}: {self._reason}; large values are left out until it recovers")
             return self._lose(self._reason)
         finally:
@@ -168,8 +169,7 @@ class SideFileWriter:
         while self._waiting and monotonic() >= self._blocked_until and not self._paused():
             digest, content = self._waiting[0]
             with self._lock:
-                self._known.discard(digest)
-                self._write(digest, content)
+                self._write(digest, content, waited=True)
                 self._waiting.popleft()
                 self._waiting_bytes -= len(content)
 

@@ -19,7 +19,7 @@ from .contents import FileCache, FileStore, contents
 from .media import place_files
 from .payload import Encoded, Moved
 
-__all__ = ["LIGHT_BYTES", "MOVED", "ROW_BYTES", "lighten"]
+__all__ = ["LIGHT_BYTES", "MOVED", "ROW_BYTES", "Lightener", "lighten"]
 
 # The key that marks a moved field. No `_type`: W&B's client would make an object of it instead of a dict.
 MOVED = "_moved"
@@ -27,6 +27,8 @@ MOVED = "_moved"
 ROW_BYTES = 3 << 20
 # A call that is lightened is made this small, so that its list in the UI loads quickly as well.
 LIGHT_BYTES = 1 << 20
+# What a call is made that a server refuses although it is below the limit: no server refuses this much for its size.
+SMALLEST_BYTES = 64 << 10
 # What is smaller stays, unless that does not suffice: it is what people filter by.
 _WORTH_MOVING = 4 << 10
 _PREVIEW_ITEMS = 20
@@ -42,6 +44,30 @@ class _Field(NamedTuple):
     path: str
     holder: Any
     key: Any
+
+
+class Lightener:
+    """What makes the calls of one project fit to be sent. May be used by several threads; a file is stored once."""
+
+    def __init__(self, store: FileStore) -> None:
+        self._files = FileCache(store)
+
+    def ready(self, call: Encoded) -> Encoded:
+        """The call as it is to be sent: see `lighten`.
+
+        Raises:
+            Rejected, Unreachable: a file could not be stored; nothing of the call was sent.
+        """
+        return lighten(call, self._files)
+
+    def refused(self, call: Encoded) -> Encoded | None:
+        """A call that the server has refused, with all that is worth moving moved; None when there is nothing.
+
+        Raises:
+            Rejected, Unreachable: a file could not be stored.
+        """
+        lighter = lighten(call, self._files, limit=SMALLEST_BYTES, target=SMALLEST_BYTES)
+        return lighter if len(lighter.moved) > len(call.moved) else None
 
 
 def lighten(call: Encoded, store: FileStore, limit: int = ROW_BYTES, target: int = LIGHT_BYTES) -> Encoded:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from ..schemas.errors import Rejected
 from .check import DIFFERS, compare, count_traces, same_in_brief
 from .client import Client, Outcome, Unreachable
-from .contents import FileCache
-from .heavy import lighten
+from .heavy import Lightener
 from .ledger import Ledger
 from .payload import Encoded
 from .plan import MAX_TRACES, Batch, Trace
@@ -25,8 +24,6 @@ QUEUED = 2
 # Calls read back in one question when they are compared, and bytes of them.
 COMPARED_CALLS = 100
 COMPARED_BYTES = 8 << 20
-# Of a refused call, fields are moved out until it is this small.
-REFUSED_BYTES = 16 << 10
 _VANISHED = "the server confirmed the call and does not show it"
 
 
@@ -49,8 +46,8 @@ class Sender:
         self, client: Client, report: RunReport, tell: Callable[[], None], *, ledger: Ledger | None, check: str
     ) -> None:
         self._client = client
-        self._files = FileCache(client)
-        client.lighten = self._lighter
+        self._lightener = Lightener(client)
+        client.lighten = self._lightener.refused
         self._report = report
         self._tell = tell
         self._ledger = ledger
@@ -147,7 +144,7 @@ class Sender:
                 self._done(batch, call)
         if self._check == "deep":
             # in the form in which they were sent
-            self._compare([lighten(call, self._files) for call in there])
+            self._compare([self._lightener.ready(call) for call in there])
         if not left:
             return
         self._lighten(batch, left)
@@ -160,15 +157,10 @@ class Sender:
         """Files for what is too large for a row; a call whose files are refused is failed, its neighbours go on."""
         for key, call in list(left.items()):
             try:
-                left[key] = lighten(call, self._files)
+                left[key] = self._lightener.ready(call)
             except Rejected as error:
                 refused = Refused(call, f"a file of it is refused: {error}", "")
                 self._settle(batch, left, Outcome(refused=[refused]))
-
-    def _lighter(self, call: Encoded) -> Encoded | None:
-        """A call that the server has refused, with all that is heavy moved out; None where nothing is."""
-        lighter = lighten(call, self._files, REFUSED_BYTES, REFUSED_BYTES)
-        return lighter if len(lighter.moved) > len(call.moved) else None
 
     def _settle(self, batch: Batch, left: dict[str, Encoded], outcome: Outcome) -> None:
         with self._lock:

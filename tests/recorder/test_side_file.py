@@ -260,6 +260,26 @@ def test_sigkill_costs_no_picture(tmp_path: Path) -> None:
     assert report.contents[0].missing == []
 
 
+def test_sigkill_costs_what_waits_and_it_is_counted(tmp_path: Path) -> None:
+    """Pixels above VERL_TRACE_MEDIA_SYNC, not written yet: the calls are there, and verify counts what is missing."""
+    program = KILLED.replace(
+        "for n in", "from verl_trace.recorder import session\nsession.current().side._lock.acquire()\nfor n in"
+    )
+    environment = {
+        **os.environ,
+        "VERL_TRACE_DIR": str(tmp_path),
+        "VERL_TRACE_MIN_FREE": "0",
+        "VERL_TRACE_MEDIA_SYNC": "1k",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, timeout=60, check=False, capture_output=True
+    )
+    assert done.returncode == -signal.SIGKILL
+    (report,) = verify(tmp_path)
+    assert (report.calls, report.state) == (50, TORN)
+    assert (len(report.contents[0].missing), report.contents[0].killed) == (50, True)
+
+
 def test_a_forked_child_has_a_side_file_of_its_own(recording: Any) -> None:
     """The parent's contents are not referred to from the child's lines."""
     Tool().echo(noise(8, 8))

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from verl_trace.demo.server_env import Server
-from verl_trace.uploader.heavy import MOVED, ROW_BYTES, lighten
+from verl_trace.uploader.heavy import MOVED, ROW_BYTES, Lightener, lighten
 from verl_trace.uploader.payload import Encoded
 from verl_trace.uploader.pipeline import upload
 
@@ -106,6 +106,23 @@ def test_whatever_makes_it_large(output: Any) -> None:
     else:
         assert {key: files.whole(field) for key, field in form.items()} == output
     assert json.loads(after.inputs) == {"n": 1}
+
+
+def test_a_refused_call_is_made_smaller_still() -> None:
+    """By all that is worth moving; nothing is offered for a call that has nothing to move."""
+    files = Files()
+    lightener = Lightener(files)
+    medium = call({"ids": list(range(100_000)), "priority": 1}, {"log": "x" * 200_000})
+    assert lightener.ready(medium) is medium
+
+    after = lightener.refused(medium)
+
+    assert after is not None
+    assert after.size < 10_000
+    assert [field.path for field in after.moved] == ["inputs.ids", "output.log"]
+    assert json.loads(after.inputs)["priority"] == 1
+    assert lightener.refused(after) is None
+    assert lightener.refused(call({"a": 1}, "x" * 1000)) is None
 
 
 def test_large_attributes_are_moved_too() -> None:

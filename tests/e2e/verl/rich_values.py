@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from PIL import Image
 from pydantic import BaseModel
+from verl.tools.schemas import ToolResponse
 from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
 
 
@@ -73,6 +74,7 @@ VALUES: dict[str, Any] = {
     "numpy text and float": [np.str_("s"), np.float64(1.5)],
     "image": Image.frombytes("RGB", (37, 21), R.randbytes(37 * 21 * 3)),
     "gray image": Image.frombytes("L", (8, 8), R.randbytes(64)),
+    "tool response": ToolResponse(text="seen", image=[Image.frombytes("RGB", (12, 9), R.randbytes(324))]),
     "nan": float("nan"),
     "infinities": [float("inf"), float("-inf"), 1.0],
     "numpy scalars": [np.int64(3), np.float32(1.5), np.bool_(True)],

@@ -33,7 +33,7 @@ DIFFERENCES = {
     },
     "live keeps no field names": {"namedtuple"},
     "live keeps null": {"nan", "infinities"},
-    "another file of the same picture": {"image", "gray image"},
+    "another file of the same picture": {"image", "gray image", "tool response"},
     "live keeps a number that other readers round": {"big int"},
 }  # fmt: skip
 
