@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ..recorder import seal_dead
-from ..schemas.files import parse_segment_name
-from .items import SIDE_SUFFIX, Item, items_of, run_folders
+from ..schemas.files import SIDE_SUFFIX, parse_segment_name
+from .items import Item, items_of, run_folders
 from .transfer import Differs, OutOfTime, Pace, digest_of, transfer
 
 __all__ = ["Report", "collect"]

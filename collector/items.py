@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..schemas.files import ATTEMPT_PREFIX, TMP_SUFFIX, WANDB_PREFIX, parse_segment_name
+from ..schemas.files import ATTEMPT_PREFIX, SIDE_SUFFIX, TMP_SUFFIX, WANDB_PREFIX, parse_segment_name
 
-__all__ = ["SIDE_SUFFIX", "Item", "items_of", "run_folders"]
-
-SIDE_SUFFIX = ".blobs"
+__all__ = ["Item", "items_of", "run_folders"]
 
 # `whole`: published by rename and never changed; `grows`: appended to, so that its beginning is what it was
 Kind = Literal["whole", "grows"]

@@ -11,6 +11,7 @@ import orjson
 
 from ..schemas.files import parse_side_file_name
 from ..schemas.side import digest_of, is_digest
+from .places import list_folder, open_buffered, status
 from .segments import Damage
 
 __all__ = ["Content", "SideFile", "SideFiles", "side_files"]
@@ -32,7 +33,7 @@ class Content(NamedTuple):
     def read(self) -> bytes | None:
         """The bytes; None where they are not what the digest says, or the file is gone."""
         try:
-            with open(self.path, "rb") as file:
+            with open_buffered(self.path) as file:
                 file.seek(self.offset)
                 data = file.read(self.size)
         except OSError:
@@ -54,8 +55,8 @@ class SideFile:
         self.closed = False
 
     def __iter__(self) -> Iterator[Content]:
-        with open(self.path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        with open_buffered(self.path) as file:
+            size = file.seek(0, os.SEEK_END)
             at = 0
             while at < size:
                 file.seek(at)
@@ -115,7 +116,7 @@ class SideFiles:
 def side_files(folder: Path, writer: str) -> list[Path]:
     """A writer's side files, in order."""
     try:
-        names = os.listdir(folder)
+        names = list_folder(folder)
     except OSError:
         return []
     found = [(parsed, name) for name in names if (parsed := parse_side_file_name(name)) is not None]
@@ -124,7 +125,7 @@ def side_files(folder: Path, writer: str) -> list[Path]:
 
 def _size(path: Path) -> int:
     try:
-        return path.stat().st_size
+        return status(path).size
     except OSError:
         return 0
 

@@ -18,6 +18,7 @@ import zstandard
 
 from ..schemas.errors import BadTarget
 from ..schemas.files import ATTEMPT_PREFIX, WANDB_PREFIX, segment_file_name
+from .contents import side_files
 from .pack_parts import Parts
 from .places import list_folder, open_file, status
 from .records import CALL_KINDS, parse_record, trace_id_of
@@ -70,7 +71,10 @@ def pack(
         with Parts(out, split, choice) as parts:
             packed.kept = parts.kept
             for name, content, modified in _files(list(runs), chosen, packed, parts.has):
-                parts.add(name, content, modified)
+                if isinstance(content, bytes):
+                    parts.add(name, content, modified)
+                else:
+                    parts.add_file(name, *content, modified)
                 packed.files, packed.size = parts.files, parts.size
                 progress(packed)
             packed.parts = parts.publish()
@@ -84,8 +88,12 @@ def pack(
 
 def _files(
     runs: list[Run], chosen: Chosen | None, packed: Packed, has: Callable[[str, float], bool]
-) -> Iterator[tuple[str, bytes, float]]:
-    """Name, content and time of every file that is not packed yet."""
+) -> Iterator[tuple[str, bytes | tuple[Path, int], float]]:
+    """Name, content and time of every file that is not packed yet. Of side files, which may be large: path and size.
+
+    Segments come before the side files that their lines refer to: what a writer adds meanwhile is in both or in the
+    side file alone.
+    """
     bases = _bases(runs)
     for folder, base in bases.items():
         for marker in sorted(name for name in list_folder(folder) if name.startswith((ATTEMPT_PREFIX, WANDB_PREFIX))):
@@ -101,6 +109,10 @@ def _files(
                 modified = segment.modified
                 if not has(name, modified):
                     yield name, _content(segment, chosen, packed), modified
+            for path in side_files(run.folder, writer.id):
+                found = status(path)
+                if not has(f"{bases[run.folder]}/{path.name}", found.modified):
+                    yield f"{bases[run.folder]}/{path.name}", (path, found.size), found.modified
 
 
 def _bases(runs: list[Run]) -> dict[Path, str]:

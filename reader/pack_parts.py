@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -13,10 +13,12 @@ import orjson
 
 from ..schemas.files import PACK_CHOICE, PACK_END, PACK_SHA256, TMP_SUFFIX, pack_part
 from .archive import read_headers, sha256_of
+from .places import open_file
 
 __all__ = ["Parts"]
 
 _BLOCK = 512
+_CHUNK = 1 << 20
 # Headers of a member (PAX and plain), and what it adds to the list at the end.
 _OVERHEAD = 4 * _BLOCK
 
@@ -71,14 +73,33 @@ class Parts:
 
     def add(self, name: str, content: bytes, modified: float) -> None:
         """Write a file behind the others, into a new part where this one would become too large."""
-        needed = len(content) + _OVERHEAD
-        if self._split is not None and self._file.tell() and self._file.tell() + needed > self._split:
+        self._make_room(len(content))
+        self._write(name, content, modified)
+        self._note(name, modified)
+
+    def add_file(self, name: str, path: Path, size: int, modified: float) -> None:
+        """The same with the first `size` bytes of a file that may be too large for the memory."""
+        self._make_room(size)
+        digest, left = hashlib.sha256(), size
+        for chunk in _chunks(path, size):
+            digest.update(chunk)
+            left -= len(chunk)
+        size -= left
+        self._file.write(self._head(name, size, modified, digest.hexdigest()))
+        for chunk in _chunks(path, size):
+            self._file.write(chunk)
+        self._file.write(bytes(-size % _BLOCK))
+        self._note(name, modified)
+
+    def _make_room(self, size: int) -> None:
+        if self._split is not None and self._file.tell() and self._file.tell() + size + _OVERHEAD > self._split:
             self._end_part(last=False)
             self._finished += self._file.tell()
             self._file.close()
             self._number += 1
             self._file = open(self._partial(self._number), "w+b")  # noqa: SIM115
-        self._write(name, content, modified)
+
+    def _note(self, name: str, modified: float) -> None:
         self._names[name] = self._number, modified
         self.files = len(self._names)
 
@@ -125,11 +146,19 @@ class Parts:
         os.fsync(self._file.fileno())
 
     def _write(self, name: str, content: bytes, modified: float) -> None:
+        self._file.write(self._head(name, len(content), modified, hashlib.sha256(content).hexdigest()))
+        self._file.write(content)
+        self._file.write(bytes(-len(content) % _BLOCK))
+
+    def _head(self, name: str, size: int, modified: float, sha256: str) -> bytes:
         info = tarfile.TarInfo(name)
-        info.size, info.mtime, info.mode = len(content), modified, 0o644
-        info.pax_headers = {PACK_SHA256: hashlib.sha256(content).hexdigest(), PACK_CHOICE: self._choice}
-        buffer = io.BytesIO()
-        buffer.write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
-        buffer.write(content)
-        buffer.write(bytes(-len(content) % _BLOCK))
-        self._file.write(buffer.getbuffer())
+        info.size, info.mtime, info.mode = size, modified, 0o644
+        info.pax_headers = {PACK_SHA256: sha256, PACK_CHOICE: self._choice}
+        return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _chunks(path: Path, size: int) -> Iterator[bytes]:
+    with open_file(path) as file:
+        while size > 0 and (chunk := file.read(min(_CHUNK, size))):
+            size -= len(chunk)
+            yield chunk

@@ -13,7 +13,17 @@ from pathlib import Path
 
 from .archive import Archive, Member, Window, is_archive
 
-__all__ = ["Status", "archive_at", "folders_in", "is_file", "is_folder", "list_folder", "open_file", "status"]
+__all__ = [
+    "Status",
+    "archive_at",
+    "folders_in",
+    "is_file",
+    "is_folder",
+    "list_folder",
+    "open_buffered",
+    "open_file",
+    "status",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,15 @@ def open_file(path: Path) -> io.RawIOBase:
         return open(path, "rb", buffering=0)
     except NotADirectoryError:
         return Window(_member(path))
+
+
+def open_buffered(path: Path) -> io.BufferedReader:
+    """Open for reading lines or small pieces.
+
+    Raises:
+        OSError: as `open` does.
+    """
+    return io.BufferedReader(open_file(path))
 
 
 def status(path: Path) -> Status:

@@ -9,6 +9,7 @@ import orjson
 
 from ..schemas.files import parse_side_file_name
 from ..schemas.lines import SCHEMA_VERSION
+from .places import open_buffered
 from .verify_contents import SideReport
 
 __all__ = ["copy_side_file"]
@@ -40,6 +41,6 @@ def copy_side_file(report: SideReport, folder: Path) -> None:
 
 
 def _header(path: Path) -> bytes:
-    with open(path, "rb") as file:
+    with open_buffered(path) as file:
         line = file.readline(1 << 16)
     return line if line.startswith(b'{"kind":"header"') and line.endswith(b"\n") else b""

@@ -230,3 +230,40 @@ def test_what_cannot_be_written(tmp_path: Path, runs: Path) -> None:
     ):
         with pytest.raises(BadTarget, match=words):
             pack(find_runs(runs), out)
+
+
+def test_side_files_are_packed_and_read_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contents too large for a line: in the pack, found there, checked by verify; grown ones are packed again."""
+    import numpy as np
+
+    import verl_trace
+
+    monkeypatch.setenv("VERL_TRACE_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("VERL_TRACE_MIN_FREE", "0")
+
+    class Loop:
+        @verl_trace.rollout_trace_op
+        def run(self, array: Any) -> Any:
+            return "ok"
+
+    arrays = [np.arange(n, n + 70_000) for n in range(3)]
+    verl_trace.RolloutTraceConfig.init("me/proj", "exp1", "jsonl")
+    for array in arrays[:2]:
+        Loop().run(array)
+    pack(find_runs(tmp_path / "runs"), tmp_path / "X.tar", split=1 << 20)
+    os.rename(tmp_path / "X.tar", tmp_path / "X.tar.tmp")
+    Loop().run(arrays[2])
+    verl_trace.RolloutTraceConfig.reset()
+    packed = pack(find_runs(tmp_path / "runs"), tmp_path / "X.tar", split=1 << 20)
+
+    assert len(packed.parts) > 1
+    found = []
+    for run in find_runs(tmp_path / "X.tar"):
+        for trajectory in iter_trajectories(run):
+            (call,) = trajectory.calls
+            (digest,) = call.blobs
+            data = call.writer.contents.get(digest)
+            assert data is not None
+            found.append(np.frombuffer(data, dtype=arrays[0].dtype)[0])
+    assert sorted(found) == [0, 1, 2]
+    assert [report.state for report in verify(tmp_path / "X.tar")] == ["whole"]
