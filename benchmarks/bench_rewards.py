@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import statistics
 import subprocess
 import sys
@@ -78,6 +79,9 @@ def steps(count: int, folder: Path) -> None:
         **{name: value for name, value in os.environ.items() if not name.startswith(("VERL_TRACE_", "WANDB_"))},
         "HF_HUB_OFFLINE": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray lets a second program into a cluster only with the cluster's token
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "PYTHONPATH": str(DRIVER),
         "VERL_TRACE_DIR": str(folder / "runs"),
     }
