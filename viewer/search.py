@@ -48,6 +48,14 @@ class Found(NamedTuple):
     after: str
 
 
+class Block(NamedTuple):
+    """Whole lines: those of `data` from `begin` to `end`."""
+
+    data: bytes
+    begin: int
+    end: int
+
+
 class SearchedSegment(NamedTuple):
     """What one segment gave."""
 
@@ -93,21 +101,27 @@ def search_segment(search: Search, segment: Segment) -> SearchedSegment:
     return SearchedSegment(found, [damage for damage in lines.damages if damage.kind != "torn"])
 
 
-def _blocks(path: Any, *, sealed: bool) -> Iterator[bytes]:
+def _blocks(path: Any, *, sealed: bool) -> Iterator[Block]:
     """The whole lines of a file in large pieces; the end of a live or torn file that is none is left out.
+
+    Nothing is copied but the lines that two pieces share.
 
     Raises:
         ZstdError: the file is damaged, or cut off.
         OSError: it cannot be read.
     """
-    rest = b""
+    rest: list[bytes] = []
     for piece in _pieces(path, sealed=sealed):
-        end = piece.rfind(b"\n") + 1
-        if not end:
-            rest += piece
+        begin = piece.find(b"\n") + 1
+        if not begin:
+            rest.append(piece)
             continue
-        yield rest + piece[:end] if rest else piece[:end]
-        rest = piece[end:]
+        line = b"".join([*rest, piece[:begin]])
+        yield Block(line, 0, len(line))
+        end = piece.rfind(b"\n") + 1
+        if end > begin:
+            yield Block(piece, begin, end)
+        rest = [piece[end:]]
 
 
 def _pieces(path: Any, *, sealed: bool) -> Iterator[bytes]:
@@ -132,24 +146,23 @@ def _pieces(path: Any, *, sealed: bool) -> Iterator[bytes]:
                     raise zstandard.ZstdError("the frame is cut off")
 
 
-def _candidates(search: Search, blocks: Iterator[bytes]) -> Iterator[bytes]:
+def _candidates(search: Search, blocks: Iterator[Block]) -> Iterator[bytes]:
     """The lines that may hold a match."""
     first = None if search.invert else search.pattern.searcher([_IDS_MARK] if search.decode else [])
-    for block in blocks:
+    for data, at, end in blocks:
         if first is None:
-            yield from _all_lines(block)
+            yield from _all_lines(data, at, end)
             continue
-        at, size = 0, len(block)
-        while (hit := first(block, at, size)) >= 0:
-            begin, at = block.rfind(b"\n", 0, hit) + 1, block.find(b"\n", hit) + 1
-            yield block[begin:at]
+        while (hit := first(data, at, end)) >= 0:
+            begin, at = data.rfind(b"\n", 0, hit) + 1, data.find(b"\n", hit) + 1
+            yield data[begin:at]
 
 
-def _all_lines(block: bytes) -> Iterator[bytes]:
-    begin = 0
-    while (end := block.find(b"\n", begin) + 1) > 0:
-        yield block[begin:end]
-        begin = end
+def _all_lines(data: bytes, begin: int, end: int) -> Iterator[bytes]:
+    while begin < end:
+        after = data.find(b"\n", begin) + 1
+        yield data[begin:after]
+        begin = after
 
 
 def _in_line(search: Search, line: bytes) -> Iterator[Found]:
