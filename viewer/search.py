@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 import zstandard
 
+from ..reader.blocks import Block, blocks
 from ..reader.conversation import Decode
 from ..reader.filters import Filters
 from ..reader.payloads import texts
@@ -21,12 +22,6 @@ from .patterns import Pattern
 
 __all__ = ["Found", "Search", "SearchedSegment", "search_segment"]
 
-_BLOCK = 1 << 20
-# Compressed bytes at a time: what comes out of 32 KiB still lies in the processor's cache when it is searched.
-_PIECE = 32 << 10
-_WRITE = 1 << 17
-# A window above this is not ours, and a hostile file must not take the reader's memory.
-_MAX_WINDOW = 1 << 27
 # What is kept of the line of text around a match.
 _BEFORE, _AFTER, _MATCH = 160, 240, 400
 _IDS = ("prompt_ids", "token_ids", "response_ids")
@@ -46,14 +41,6 @@ class Found(NamedTuple):
     before: str
     match: str
     after: str
-
-
-class Block(NamedTuple):
-    """Whole lines: those of `data` from `begin` to `end`."""
-
-    data: bytes
-    begin: int
-    end: int
 
 
 class SearchedSegment(NamedTuple):
@@ -83,7 +70,7 @@ def search_segment(search: Search, segment: Segment) -> SearchedSegment:
     lines = segment.lines()
     found: list[Found] = []
     try:
-        for line in _candidates(search, _blocks(lines.path, sealed=lines.sealed)):
+        for line in _candidates(search, blocks(lines.path, sealed=lines.sealed)):
             found += _in_line(search, line)
         return SearchedSegment(found, [])
     except (zstandard.ZstdError, FileNotFoundError):
@@ -101,55 +88,10 @@ def search_segment(search: Search, segment: Segment) -> SearchedSegment:
     return SearchedSegment(found, [damage for damage in lines.damages if damage.kind != "torn"])
 
 
-def _blocks(path: Any, *, sealed: bool) -> Iterator[Block]:
-    """The whole lines of a file in large pieces; the end of a live or torn file that is none is left out.
-
-    Nothing is copied but the lines that two pieces share.
-
-    Raises:
-        ZstdError: the file is damaged, or cut off.
-        OSError: it cannot be read.
-    """
-    rest: list[bytes] = []
-    for piece in _pieces(path, sealed=sealed):
-        begin = piece.find(b"\n") + 1
-        if not begin:
-            rest.append(piece)
-            continue
-        line = b"".join([*rest, piece[:begin]])
-        yield Block(line, 0, len(line))
-        end = piece.rfind(b"\n") + 1
-        if end > begin:
-            yield Block(piece, begin, end)
-        rest = [piece[end:]]
-
-
-def _pieces(path: Any, *, sealed: bool) -> Iterator[bytes]:
-    with open(path, "rb", buffering=0) as file:
-        if not sealed:
-            yield from iter(lambda: file.read(_BLOCK), b"")
-            return
-        decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
-        # frames of a sealed file follow each other; a file that ends within one was cut off
-        pending = file.read(_PIECE)
-        while pending:
-            frame = decompressor.decompressobj(write_size=_WRITE)
-            while True:
-                out = frame.decompress(pending)
-                if out:
-                    yield out
-                if frame.eof:
-                    pending = frame.unused_data or file.read(_PIECE)
-                    break
-                pending = file.read(_PIECE)
-                if not pending:
-                    raise zstandard.ZstdError("the frame is cut off")
-
-
-def _candidates(search: Search, blocks: Iterator[Block]) -> Iterator[bytes]:
+def _candidates(search: Search, found: Iterator[Block]) -> Iterator[bytes]:
     """The lines that may hold a match."""
     first = None if search.invert else search.pattern.searcher([_IDS_MARK] if search.decode else [])
-    for data, at, end in blocks:
+    for data, at, end in found:
         if first is None:
             yield from _all_lines(data, at, end)
             continue
