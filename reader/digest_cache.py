@@ -18,7 +18,7 @@ from .digest import DigestLines
 from .segments import SegmentLines
 from .writers import Segment
 
-__all__ = ["cache_folder", "digests"]
+__all__ = ["cache_folder", "digests", "kept_digests"]
 
 # Part of every name: digests of another form are not found.
 _FORM = b"verl-trace digest 1"
@@ -38,6 +38,15 @@ def digests(segment: Segment, limit: int | None = None) -> SegmentLines:
     return lines
 
 
+def kept_digests(segment: Segment) -> bytes | None:
+    """The digests of a sealed segment, line after line, where the cache has them."""
+    lines = segment.lines(kind=_KeptDigests)
+    assert isinstance(lines, _KeptDigests)
+    file = lines.cache_file()
+    kept = _load(file) if file is not None else None
+    return kept[1] if kept is not None else None
+
+
 def cache_folder() -> Path:
     """Where digests are kept: `digests` in VERL_TRACE_CACHE, XDG_CACHE_HOME/verl-trace or ~/.cache/verl-trace."""
     named = os.environ.get("VERL_TRACE_CACHE")
@@ -54,7 +63,7 @@ class _KeptDigests(DigestLines):
     limited_to: int | None = None
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        file = self._cache_file()
+        file = self.cache_file()
         if file is None:
             yield from super().__iter__()
             return
@@ -82,7 +91,8 @@ class _KeptDigests(DigestLines):
         if not self.damages and self.sealed and size <= min(_MAX_BYTES, self.size // _WORTH):
             _store(file, self.size, b"".join([*parts, compressor.flush()]))
 
-    def _cache_file(self) -> Path | None:
+    def cache_file(self) -> Path | None:
+        """Where the cache would have this segment's; None of a file that may still grow."""
         if not self.sealed:
             return None
         try:

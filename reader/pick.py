@@ -16,6 +16,7 @@ from .calls import Call, Trajectory
 from .digest_cache import digests
 from .facts import trajectory_facts
 from .filters import Filters
+from .finding import find, records_of
 from .records import parse_record, trace_id_of
 from .runs import Run
 from .segments import SegmentLines
@@ -26,6 +27,8 @@ __all__ = ["Picked", "matching", "only", "pick", "raw_lines", "read"]
 
 # Candidates that are listed; more help nobody.
 _LISTED = 12
+# Numbers and names of which it is known how JSON writes them; True is true, and 1.50 may be 1.5.
+_PLAIN_WORD = re.compile(r"(?!True$|False$)(?:-|-?\d*|[A-Za-z_][\w-]*)\Z", re.ASCII)
 _ID_LIKE = re.compile(r"[0-9a-fA-F-]{4,36}\Z")
 
 
@@ -93,6 +96,32 @@ def pick(runs: Sequence[Run], selector: str | None, filters: Filters) -> Picked:
         NotFound: none is meant, or several are.
     """
     wanted = _Selector(selector) if selector is not None else None
+    if wanted is not None:
+        found = _found_by_bytes(runs, wanted, filters)
+        if found is not None:
+            if len(found) == 1:
+                return found[0]
+            raise _unclear(selector, _Candidates.of(found))
+    return _among_all(runs, wanted, filters)
+
+
+def _found_by_bytes(runs: Sequence[Run], wanted: _Selector, filters: Filters) -> list[Picked] | None:
+    """The trajectories that the name fits best; None where that takes a look at all of them, or none was found."""
+    ranked: dict[int, list[Picked]] = {}
+    for run in runs:
+        hits = find(run, wanted.pattern) if wanted.pattern is not None else None
+        if hits is None:
+            return None
+        reading, mine = Reading(), filters.of_run(run.attempts)
+        for trajectory in iter_trajectories(run, reading, source=records_of(hits)) if hits.trace_ids else ():
+            match = wanted.match(trajectory)
+            if match is not None and mine.trajectory(trajectory):
+                call = next((call for call in trajectory.calls if call.id == match.call_id), None)
+                ranked.setdefault(match.rank, []).append(Picked(run, trajectory, call, reading))
+    return ranked[min(ranked)] if ranked else None
+
+
+def _among_all(runs: Sequence[Run], wanted: _Selector | None, filters: Filters) -> Picked:
     found: dict[int, _Candidates] = {}
     for run in runs:
         for trajectory in matching(run, filters):
@@ -101,7 +130,7 @@ def pick(runs: Sequence[Run], selector: str | None, filters: Filters) -> Picked:
                 found.setdefault(match.rank, _Candidates()).add(run, trajectory, match.call_id)
     best = found[min(found)] if found else _Candidates()
     if best.count != 1:
-        raise _unclear(selector, best)
+        raise _unclear(wanted.text if wanted is not None else None, best)
     run, digest, call_id = best.first[0]
     reading = Reading()
     for trajectory in read(run, frozenset({digest.trace_id}), reading):
@@ -123,6 +152,14 @@ class _Candidates:
         self.first: list[tuple[Run, Trajectory, str | None]] = []
         self.count = 0
 
+    @classmethod
+    def of(cls, found: Sequence[Picked]) -> _Candidates:
+        """These."""
+        candidates = cls()
+        for run, trajectory, *_ in found:
+            candidates.add(run, trajectory, None)
+        return candidates
+
     def add(self, run: Run, trajectory: Trajectory, call_id: str | None) -> None:
         self.count += 1
         if len(self.first) < _LISTED:
@@ -130,11 +167,21 @@ class _Candidates:
 
 
 class _Selector:
+    """A name. `pattern`: what is in a record of whatever it fits, as bytes or an expression; None: unknown."""
+
     def __init__(self, text: str) -> None:
-        self._text = text.strip()
-        self._id = self._text.lower() if _ID_LIKE.match(self._text) else None
-        parts = self._text.split(":")
+        self.text = text.strip()
+        self._id = self.text.lower() if _ID_LIKE.match(self.text) else None
+        parts = self.text.split(":")
         self._numbers = parts if 2 <= len(parts) <= 3 else None
+        self.pattern: bytes | re.Pattern[bytes] | None = None
+        if self._id is not None:
+            self.pattern = b'id":"' + self._id.encode()
+        elif self._numbers is not None and all(_PLAIN_WORD.match(part) for part in self._numbers):
+            names = (b"step", b"sample_index", b"rollout_n")
+            pairs = zip(names, self._numbers, strict=False)
+            fields = [b'"%b":%b,' % (name, _as_written(part)) for name, part in pairs]
+            self.pattern = re.compile(b"".join(fields))
 
     def match(self, trajectory: Trajectory) -> _Match | None:
         """How well the name fits, 1 is best; None where it does not. A trajectory's name comes before its calls'."""
@@ -183,6 +230,13 @@ def _candidate(run: Run, trajectory: Trajectory, several_runs: bool) -> str:
     if "reward" in facts:
         words.append(f"reward {facts['reward']}")
     return "  ".join([*map(str, words), *([run.experiment_name] if several_runs else [])])
+
+
+def _as_written(word: str) -> bytes:
+    """A number or a name as the head of a record has it."""
+    if not word:
+        return rb'(?:[^,{}"]*|"[^"]*")'
+    return b"null" if word == "-" else b'(?:%b|"%b")' % (re.escape(word.encode()), re.escape(word.encode()))
 
 
 def _word(value: object) -> str:

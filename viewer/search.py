@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import orjson
 import zstandard
 
+from ..reader.blocks import Block, blocks
 from ..reader.conversation import Decode
 from ..reader.filters import Filters
 from ..reader.payloads import texts
-from ..reader.places import open_file
 from ..reader.records import CALL_KINDS, parse_record
 from ..reader.segments import Damage
 from ..reader.writers import Segment
@@ -22,12 +22,6 @@ from .patterns import Pattern
 
 __all__ = ["Found", "Search", "SearchedSegment", "search_segment"]
 
-_BLOCK = 1 << 20
-# Compressed bytes at a time: what comes out of 32 KiB still lies in the processor's cache when it is searched.
-_PIECE = 32 << 10
-_WRITE = 1 << 17
-# A window above this is not ours, and a hostile file must not take the reader's memory.
-_MAX_WINDOW = 1 << 27
 # What is kept of the line of text around a match.
 _BEFORE, _AFTER, _MATCH = 160, 240, 400
 _IDS = ("prompt_ids", "token_ids", "response_ids")
@@ -76,7 +70,7 @@ def search_segment(search: Search, segment: Segment) -> SearchedSegment:
     lines = segment.lines()
     found: list[Found] = []
     try:
-        for line in _candidates(search, _blocks(lines.path, sealed=lines.sealed)):
+        for line in _candidates(search, blocks(lines.path, sealed=lines.sealed)):
             found += _in_line(search, line)
         return SearchedSegment(found, [])
     except (zstandard.ZstdError, FileNotFoundError):
@@ -94,64 +88,23 @@ def search_segment(search: Search, segment: Segment) -> SearchedSegment:
     return SearchedSegment(found, [damage for damage in lines.damages if damage.kind != "torn"])
 
 
-def _blocks(path: Any, *, sealed: bool) -> Iterator[bytes]:
-    """The whole lines of a file in large pieces; the end of a live or torn file that is none is left out.
-
-    Raises:
-        ZstdError: the file is damaged, or cut off.
-        OSError: it cannot be read.
-    """
-    rest = b""
-    for piece in _pieces(path, sealed=sealed):
-        end = piece.rfind(b"\n") + 1
-        if not end:
-            rest += piece
-            continue
-        yield rest + piece[:end] if rest else piece[:end]
-        rest = piece[end:]
-
-
-def _pieces(path: Any, *, sealed: bool) -> Iterator[bytes]:
-    with open_file(path) as file:
-        if not sealed:
-            while block := file.read(_BLOCK):
-                yield block
-            return
-        decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
-        # frames of a sealed file follow each other; a file that ends within one was cut off
-        pending = file.read(_PIECE) or b""
-        while pending:
-            frame = decompressor.decompressobj(write_size=_WRITE)
-            while True:
-                out = frame.decompress(pending)
-                if out:
-                    yield out
-                if frame.eof:
-                    pending = frame.unused_data or file.read(_PIECE) or b""
-                    break
-                pending = file.read(_PIECE) or b""
-                if not pending:
-                    raise zstandard.ZstdError("the frame is cut off")
-
-
-def _candidates(search: Search, blocks: Iterator[bytes]) -> Iterator[bytes]:
+def _candidates(search: Search, found: Iterator[Block]) -> Iterator[bytes]:
     """The lines that may hold a match."""
     first = None if search.invert else search.pattern.searcher([_IDS_MARK] if search.decode else [])
-    for block in blocks:
+    for data, at, end in found:
         if first is None:
-            yield from _all_lines(block)
+            yield from _all_lines(data, at, end)
             continue
-        at, size = 0, len(block)
-        while (hit := first(block, at, size)) >= 0:
-            begin, at = block.rfind(b"\n", 0, hit) + 1, block.find(b"\n", hit) + 1
-            yield block[begin:at]
+        while (hit := first(data, at, end)) >= 0:
+            begin, at = data.rfind(b"\n", 0, hit) + 1, data.find(b"\n", hit) + 1
+            yield data[begin:at]
 
 
-def _all_lines(block: bytes) -> Iterator[bytes]:
-    begin = 0
-    while (end := block.find(b"\n", begin) + 1) > 0:
-        yield block[begin:end]
-        begin = end
+def _all_lines(data: bytes, begin: int, end: int) -> Iterator[bytes]:
+    while begin < end:
+        after = data.find(b"\n", begin) + 1
+        yield data[begin:after]
+        begin = after
 
 
 def _in_line(search: Search, line: bytes) -> Iterator[Found]:

@@ -66,7 +66,7 @@ def test_colours_only_on_a_terminal_that_wants_them(rollouts: Path, variable: st
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     environment |= {"TERM": "xterm-256color", "COLUMNS": "80", **({variable: "1"} if variable else {})}
     ours, theirs = pty.openpty()
-    words = [SCRIPT, "show", rollouts, "1:0:0"]
+    words = [str(SCRIPT), "show", str(rollouts), "1:0:0"]
     with subprocess.Popen(words, env=environment, stdout=theirs, stderr=theirs, close_fds=True) as process:
         os.close(theirs)
         seen = b""
