@@ -24,11 +24,15 @@ from .upload_choice import (
 )
 from .upload_options import (
     EntityOption,
+    NoWandbOption,
     PartialOption,
     ProjectOption,
     RunArgument,
+    RunIdOption,
     SettleOption,
     StateDirOption,
+    WandbDirOption,
+    WandbOnlyOption,
     seconds,
 )
 from .upload_report import report_lines
@@ -87,6 +91,10 @@ def upload(
     seed: SeedOption = 0,
     drop_fields: DropFieldsOption = "",
     max_field: MaxFieldOption = None,
+    no_wandb: NoWandbOption = False,
+    wandb_only: WandbOnlyOption = False,
+    wandb_dir: WandbDirOption = None,
+    run_id: RunIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Replay a recorded run into its W&B Weave project, with the recorded ids and times.
@@ -97,6 +105,8 @@ def upload(
 
     With filters, --sample-rate, --limit or --budget only some trajectories are sent, each whole; the rest can follow
     later. The same options choose the same ones. --drop-fields and --max-field leave parts of calls out for good.
+
+    Offline W&B runs that belong to it are synced first, by `wandb sync`, and every call is linked to its run and step.
 
     Key and target are taken as W&B's tools do: WANDB_API_KEY or netrc, WANDB_BASE_URL, WF_TRACE_SERVER_URL,
     WANDB_ENTITY; so are proxies and certificate authorities: HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE, REQUESTS_CA_BUNDLE.
@@ -110,6 +120,9 @@ def upload(
         "filters": filters, "calls": calls, "sample_rate": sample_rate, "limit": limit, "seed": seed,
         "budget": None if budget is None else parse_size(budget, "--budget"),
     }  # fmt: skip
+    wandb = {
+        "enabled": not no_wandb, "only": wandb_only, "folders": tuple(wandb_dir or ()), "run_id": run_id,
+    }  # fmt: skip
     options = {
         "entity": entity, "project": project, "dry_run": dry_run, "settle": seconds(settle), "partial": partial,
         "check": check, "workers": workers, "max_wait": seconds(max_wait), "state_dir": state_dir,
@@ -117,7 +130,7 @@ def upload(
         "max_field": None if max_field is None else parse_size(max_field, "--max-field"),
     }  # fmt: skip
     try:
-        result = _upload(run, options, choosing)
+        result = _upload(run, options, choosing, wandb)
     except KeyboardInterrupt:
         typer.echo("verl-trace: interrupted; what has arrived stays, run the command again to send the rest", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -140,12 +153,13 @@ def exit_code(result: UploadResult) -> int:
     return SOME_LEFT if left or result.unreadable or result.unopened else ALL_SENT
 
 
-def _upload(run: Path, options: dict[str, Any], choosing: dict[str, Any]) -> UploadResult:
+def _upload(run: Path, options: dict[str, Any], choosing: dict[str, Any], wandb: dict[str, Any]) -> UploadResult:
     try:
         from ..uploader.choose import Choosing
         from ..uploader.pipeline import upload as replay
+        from ..uploader.wandb_links import WandbOptions
         from .upload_progress import showing_progress
     except ImportError as error:
         raise MissingExtra("upload", "upload", error.name or "requests") from None
     with showing_progress(sys.stderr) as progress:
-        return replay(run, progress=progress, choosing=Choosing(**choosing), **options)
+        return replay(run, progress=progress, choosing=Choosing(**choosing), wandb=WandbOptions(**wandb), **options)

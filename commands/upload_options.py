@@ -10,11 +10,15 @@ import typer
 
 __all__ = [
     "EntityOption",
+    "NoWandbOption",
     "PartialOption",
     "ProjectOption",
     "RunArgument",
+    "RunIdOption",
     "SettleOption",
     "StateDirOption",
+    "WandbDirOption",
+    "WandbOnlyOption",
     "seconds",
 ]
 
@@ -57,4 +61,17 @@ PartialOption = Annotated[
 StateDirOption = Annotated[
     Path | None,
     typer.Option(help="Folder that remembers what is stored; default: verl-trace/uploads in XDG_STATE_HOME."),
+]
+NoWandbOption = Annotated[
+    bool, typer.Option("--no-wandb", help="Sync no W&B runs and link none.", rich_help_panel="W&B runs")
+]
+WandbOnlyOption = Annotated[
+    bool, typer.Option("--wandb-only", help="Sync the W&B runs and send no calls.", rich_help_panel="W&B runs")
+]
+WandbDirOption = Annotated[
+    list[Path] | None,
+    typer.Option(help="Where offline runs lie, if not beside RUN or in WANDB_DIR.", rich_help_panel="W&B runs"),
+]
+RunIdOption = Annotated[
+    str | None, typer.Option(help="The W&B run that the calls belong to.", rich_help_panel="W&B runs")
 ]

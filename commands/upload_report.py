@@ -34,6 +34,8 @@ def report_lines(result: UploadResult) -> Iterator[str]:
 def _run(report: RunReport, dry_run: bool) -> Iterator[str]:
     yield f"{report.project_name} · {report.experiment_name} → {report.page or report.target}"
     yield f"  recorded {report.recorded:>9,} calls in {report.trajectories:,} trajectories"
+    for found in report.wandb:
+        yield f"  W&B run  {found['run_id']}: {found['state']} ({found['folder']})"
     if dry_run:
         yield f"  to send  {report.to_send:>9,} calls, {report.bytes / 1e6:,.1f} MB"
         share = 100 * report.stored_bytes / FREE_MONTH

@@ -31,7 +31,7 @@ ALLOWED = {
     "recorder": {"schemas"},
     "verl_plugin": {"recorder", "schemas"},
     "reader": {"schemas"},
-    "uploader": {"reader", "schemas"},
+    "uploader": {"reader", "wandb_runs", "schemas"},
     "wandb_runs": {"reader", "schemas"},
     "collector": {"recorder", "schemas"},
     "viewer": {"reader", "schemas"},

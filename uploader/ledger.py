@@ -50,15 +50,18 @@ def state_folder(state_dir: str | Path | None = None) -> Path:
 class Ledger:
     """The ledger of one place; used by one thread at a time.
 
-    `trouble`: why progress cannot be kept, "" while it can. Nothing here raises.
+    `options`: in words, what of the options changes the calls that are sent. `trouble`: why progress cannot be kept, ""
+    while it can. Nothing here raises.
     """
 
     def __init__(self, folder: Path, place: Place, options: str = "") -> None:
         self.path = folder / (hashlib.sha256(orjson.dumps(list(place))).hexdigest()[:24] + _SUFFIX)
         self.trouble = ""
-        self._salt = f"1\0{place.server}\0{place.project_id}\0{options}\0".encode("utf-8", "surrogatepass")
+        self._salt = f"1\0{place.server}\0{place.project_id}\0".encode("utf-8", "surrogatepass")
         self._known: set[bytes] = set()
         self._head = _head(place)
+        self._options = orjson.dumps({"sent_with": options})
+        self._sent_with: set[bytes] = set()
         self._file: int | None = None
         named = False
         for line in _lines(self.path):
@@ -69,7 +72,15 @@ class Ledger:
                     continue
             elif line == self._head:
                 named = True
+            elif line.startswith(b'{"sent_with":'):
+                self._sent_with.add(line)
         self._unnamed = not named
+
+    @property
+    def one_form(self) -> bool:
+        """Whether all that is remembered was sent with the same options as now: else the server may hold calls in
+        another form than they would be sent in, and is asked."""
+        return self._sent_with <= {self._options}
 
     def remembers(self, mark: bytes) -> bool:
         """Whether the server is known to hold the trajectory of this mark."""
@@ -90,6 +101,8 @@ class Ledger:
         if not new or self.trouble:
             return
         lines = [mark.hex().encode() for mark in new]
+        if self._options not in self._sent_with:
+            lines.insert(0, self._options)
         if self._unnamed:
             lines.insert(0, self._head)
         try:
@@ -99,6 +112,7 @@ class Ledger:
             self.trouble = f"{self.path}: {error.strerror or error}"
             return
         self._unnamed = False
+        self._sent_with.add(self._options)
         self._known.update(new)
 
     def forget(self) -> None:

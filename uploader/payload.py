@@ -16,7 +16,7 @@ What is added to the recorded data
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,7 +57,7 @@ class Encoded:
     `head` and `tail` are JSON members without braces, `attributes` and `inputs` JSON objects, `output` any JSON.
     `escaped`: strings that got `TEXT_MARK`. `moved`: fields that became files, see `heavy`. `blobs`: digests of what it
     refers to in `contents`, see `media`; `missing`: how many of them were not there. `ended_at`: as in `tail`, to be
-    compared with what a server has. `left_out`: fields that `lessen` left out.
+    compared with what a server has. `left_out`: fields that `lessen` left out. `wandb_run`: what it is linked to.
     """
 
     id: str
@@ -74,6 +74,7 @@ class Encoded:
     orphan: bool = False
     ended_at: str = ""
     left_out: int = 0
+    wandb_run: str | None = None
     moved: tuple[Moved, ...] = ()
     blobs: tuple[str, ...] = ()
     contents: SideFiles | None = None
@@ -117,17 +118,19 @@ def encode_trajectory(
     op_ref: Callable[[str], str],
     redact: KeyPatterns | None = None,
     lessen: Lessen | None = None,
+    links: Mapping[str, str] | None = None,
 ) -> list[Encoded]:
     """The calls of a trajectory, in its order. All calls are ended or belong to a process that is gone.
 
     `op_ref` gives, for a recorded op name, the reference of the published op (or a plain name). `redact`: keys whose
-    values are left out, in attributes, inputs and outputs at any depth. `lessen` leaves out fields of both.
+    values are left out, in attributes, inputs and outputs at any depth. `lessen` leaves out fields of
+    both. `links`: attempt -> its W&B run, as entity/project/id.
     """
     counts = status_counts(trajectory.calls)
     root = trajectory.root
     added = {} if root is None else {root.id: flat_scores(trajectory, root.attributes)}
     return [
-        _encode(call, project_id, op_ref(call.op), counts[call.id], added.get(call.id, {}), redact, lessen)
+        _encode(call, project_id, op_ref(call.op), counts[call.id], added.get(call.id, {}), redact, lessen, links or {})
         for call in trajectory.calls
     ]
 
@@ -156,8 +159,9 @@ def _encode(
     added: dict[str, Any],
     redact: KeyPatterns | None,
     lessen: Lessen | None,
+    links: Mapping[str, str],
 ) -> Encoded:
-    head = {
+    head: dict[str, Any] = {
         "project_id": project_id,
         "id": call.id,
         "trace_id": call.trace_id,
@@ -165,6 +169,9 @@ def _encode(
         "op_name": op_ref,
         "started_at": _started_at(call),
     }
+    wandb_run = links.get(call.writer.attempt)
+    if wandb_run is not None:
+        head |= {"wb_run_id": wandb_run, **_wandb_step(call)}
     inputs, output, origin = _as_object(call.inputs), call.output() or b"null", _origin(call)
     left_out = 0
     if lessen is not None:
@@ -195,9 +202,16 @@ def _encode(
         orphan=call.orphan,
         ended_at=end["ended_at"] or "",
         left_out=left_out,
+        wandb_run=wandb_run,
         blobs=tuple(call.blobs),
         contents=call.writer.contents if call.blobs else None,
     )
+
+
+def _wandb_step(call: Call) -> dict[str, int]:
+    """The training step, where there is one: verl says -1 for none, which the server refuses."""
+    step = call.head.get("step")
+    return {"wb_run_step": step} if type(step) is int and step >= 0 else {}
 
 
 def _started_at(call: Call) -> str:

@@ -20,6 +20,7 @@ from .replay import WORKERS, Options, measure, replay, settling_of
 from .result import RunReport, Unopened, UploadResult
 from .settle import SETTLE, HasScore, Settling, has_score
 from .target import Target, resolve, split_project
+from .wandb_links import WandbOptions
 
 __all__ = ["upload"]
 
@@ -44,6 +45,7 @@ def upload(
     choosing: Choosing | None = None,
     drop_fields: str | Sequence[str] = (),
     max_field: int | None = None,
+    wandb: WandbOptions | None = None,
     has_score: HasScore = has_score,
 ) -> UploadResult:
     """Replay every run at `path` into its Weave project. Calls that the server has already are not sent again.
@@ -54,6 +56,7 @@ def upload(
     segment. `check`: `none`, `counts` or `deep`. `state_dir`: where to remember what is stored. `fail_fast`: nothing is
     sent unless every run and folder at `path` can be uploaded. `redact`: patterns of keys whose values are left out.
     `choosing`: which trajectories, by default all. `drop_fields` (names) and `max_field` (bytes) leave fields out.
+    `wandb`: what to do about the W&B runs that belong to it.
 
     Memory is bounded by a few requests of 8 MiB for each worker and about 200 bytes a trajectory.
 
@@ -73,6 +76,7 @@ def upload(
         redact=KeyPatterns(redact) if redact else None,
         choosing=choosing or Choosing(),
         lessen=Lessen.of(drop_fields, max_field),
+        wandb=wandb or WandbOptions(),
         has_score=has_score,
     )
     with one_network():

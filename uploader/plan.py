@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -73,7 +73,7 @@ class Plan:
 
     `op_ref`: recorded op name -> what the call refers to. `believe`: what `ledger` remembers is not sent again. `only`:
     trace ids; all other trajectories were dealt with before and count no more. `redact`: keys of values to leave out.
-    `choice`: what was asked for, all without it; `lessen`: fields to leave out.
+    `choice`: what was asked for, all without it; `lessen`: fields to leave out; `links`: W&B runs.
     """
 
     report: RunReport
@@ -86,6 +86,7 @@ class Plan:
     redact: KeyPatterns | None = None
     choice: Choice | None = None
     lessen: Lessen | None = None
+    links: Mapping[str, str] | None = None
 
     def batches(self, trajectories: Iterable[Trajectory]) -> Iterator[Batch]:
         """Requests of whole trajectories; only one that is too large for a request is spread over several."""
@@ -139,7 +140,7 @@ class Plan:
         return chosen
 
     def _encode(self, trajectory: Trajectory, trace: Trace) -> list[Encoded]:
-        calls = encode_trajectory(trajectory, self.project_id, self.op_ref, self.redact, self.lessen)
+        calls = encode_trajectory(trajectory, self.project_id, self.op_ref, self.redact, self.lessen, self.links)
         if len(trace.ids) == len(calls):
             return calls
         wanted = set(trace.ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from .result import STORED_OTHERWISE, WAITS_FOR_SEGMENT, RunReport
 from .sender import Sender, count_call
 from .settle import SETTLE, HasScore, Settling, has_score
 from .target import Target
+from .wandb_links import WandbOptions, links_of
 
 if TYPE_CHECKING:
     from ..reader import Trajectory
@@ -46,14 +47,14 @@ class Options:
     redact: KeyPatterns | None = None
     choosing: Choosing = field(default_factory=Choosing)
     lessen: Lessen | None = None
+    wandb: WandbOptions = field(default_factory=WandbOptions)
     has_score: HasScore = has_score
 
-    @property
-    def words(self) -> str:
-        """What of the options changes the calls that are sent: a call that was sent with others is not the same."""
+    def words(self, links: Mapping[str, str]) -> str:
+        """What changes the calls that are sent: a call that was sent with other options is not the same."""
         parts = [] if self.lessen is None else [f"drop={sorted(self.lessen.drop)}, max_field={self.lessen.max_field}"]
         parts += [] if self.redact is None else [f"redact={self.redact.words}"]
-        return "; ".join(parts)
+        return "; ".join([*parts, *sorted(set(links.values()))])
 
 
 def settling_of(run: Run, options: Options) -> Settling:
@@ -63,6 +64,9 @@ def settling_of(run: Run, options: Options) -> Settling:
 
 def measure(run: Run, report: RunReport, settling: Settling, options: Options, tell: Callable[[], None]) -> None:
     """A dry run: everything but the network."""
+    links_of(run, None, options.wandb, report, tell)
+    if options.wandb.only:
+        return
 
     def op_ref(name: str) -> str:
         return f"weave:///{report.target}/op/{op_object_id(name)}:{OBJECT_DIGEST}"
@@ -101,7 +105,10 @@ def replay(
     run: Run, report: RunReport, target: Target, settling: Settling, options: Options, tell: Callable[[], None]
 ) -> None:
     """Send what the server does not have."""
-    _Replay(run, report, target, settling, options, tell).run()
+    prepared = links_of(run, target, options.wandb, report, tell)
+    report.stopped = prepared.stopped
+    if not (prepared.stopped or options.wandb.only):
+        _Replay(run, report, target, settling, options, prepared.links, tell).run()
 
 
 class _Replay:
@@ -112,18 +119,20 @@ class _Replay:
         target: Target,
         settling: Settling,
         options: Options,
+        links: Mapping[str, str],
         tell: Callable[[], None],
     ) -> None:
         self._run = run
         self._report = report
         self._settling = settling
         self._options = options
+        self._links = links
         self._tell = tell
         self._client = Client(target, max_wait=options.max_wait)
         self._ops = Ops(self._client)
         self._choice = choice_of(run, report, options)
         place = Place(self._client.url, target.project_id, run.project_name, run.experiment_name)
-        self._ledger = Ledger(state_folder(options.state_dir), place, options.words)
+        self._ledger = Ledger(state_folder(options.state_dir), place, options.words(links))
 
     def run(self) -> None:
         """All of it, and once more what only the ledger knew."""
@@ -153,7 +162,7 @@ class _Replay:
                 return op_object_id(name)
 
         # to compare it, every call has to be read
-        believe = self._options.check != "deep" and only is None
+        believe = self._options.check != "deep" and only is None and self._ledger.one_form
         plan = Plan(
             self._report,
             self._client.project_id,
@@ -165,6 +174,7 @@ class _Replay:
             redact=self._options.redact,
             choice=self._choice,
             lessen=self._options.lessen,
+            links=self._links,
         )
         with sender.running(self._options.workers):
             for batch in plan.batches(iter_trajectories(self._run, reading)):
@@ -197,6 +207,10 @@ def _note(report: RunReport, reading: Reading, settling: Settling) -> None:
         report.note(
             f"missing: {', '.join(names[:DAMAGES_NOTED])}{more}. Put the files beside the others; or, if they are gone,"
             " send what there is with --partial"
+        )
+    if report.unlinked:
+        report.note(
+            f"{report.unlinked:,} calls are stored without a link to their W&B run, and Weave changes no stored call"
         )
     if report.skipped[STORED_OTHERWISE]:
         report.note(

@@ -104,6 +104,8 @@ class RunReport:
     missing_contents: int = 0
     stored_bytes: int = 0
     fields_left_out: int = 0
+    wandb: list[dict[str, str]] = field(default_factory=list)
+    unlinked: int = 0
     notes: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     stopped: str = ""
@@ -173,6 +175,8 @@ class RunReport:
             "missing_contents": self.missing_contents,
             "stored_bytes": self.stored_bytes,
             "fields_left_out": self.fields_left_out,
+            "wandb": self.wandb,
+            "unlinked": self.unlinked,
             "moved": [vars(moved) for moved in self.moved],
             "failures": [vars(failure) for failure in self.failures],
             "stopped": self.stopped,

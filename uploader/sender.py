@@ -133,12 +133,13 @@ class Sender:
             self._unchecked += traces
 
     def _ask_and_send(self, batch: Batch, left: dict[str, Encoded]) -> None:
-        rows = self._client.rows(list(left), ("id", "ended_at", "attributes"))
+        rows = self._client.rows(list(left), ("id", "ended_at", "attributes", "wb_run_id"))
         known = {row["id"]: row for row in rows}
         there = [left.pop(key) for key, row in known.items() if row.get("ended_at") is not None and key in left]
         same = {call.id for call in there if same_in_brief(call, known[call.id])}
         with self._lock:
             for call in there:
+                self._report.unlinked += call.wandb_run is not None and not known[call.id].get("wb_run_id")
                 self._report.skipped[ALREADY_STORED if call.id in same else STORED_OTHERWISE] += 1
                 batch.traces[call.trace_id].otherwise |= call.id not in same
                 self._done(batch, call)

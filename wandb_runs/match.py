@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -21,7 +22,7 @@ from ..reader.places import list_folder, open_file
 from ..schemas.files import WANDB_PREFIX
 from .offline import OfflineRun
 
-__all__ = ["Link", "Matches", "match_runs"]
+__all__ = ["Link", "Matches", "match_runs", "noted_places"]
 
 # The trainer may make its W&B run a little before the first worker records; clocks of two hosts differ, too.
 _BEFORE = timedelta(seconds=120)
@@ -117,6 +118,13 @@ def _noted(run: Run) -> dict[str, dict[str, dict[str, Any]]]:
         if note.get("experiment_name") == run.experiment_name and note.get("project_name") == run.project_name:
             found.setdefault(str(note.get("attempt")), {})[note["run_id"]] = {**note, "source": "the trainer's note"}
     return found
+
+
+def noted_places(run: Run) -> list[Path]:
+    """The folders of W&B runs that trainers have noted, wherever they may be now."""
+    notes = (note for found in _noted(run).values() for note in found.values())
+    # what W&B calls the run's folder is the one of its files
+    return [Path(note["folder"]).parent for note in notes if isinstance(note.get("folder"), str) and note["folder"]]
 
 
 def _read_note(run: Run, name: str) -> dict[str, Any]:

@@ -14,14 +14,13 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-ENTITY = "me"
-
 
 class Backend:
     """Runs in a thread; `runs` is what arrived: id -> project, display name, config, history, files, exit code."""
 
     def __init__(self) -> None:
         self.mode = "ok"
+        self.entity = "me"
         self.runs: dict[str, dict[str, Any]] = {}
         self.requests: list[str] = []
         self.keys: set[str] = set()
@@ -54,7 +53,7 @@ class Backend:
             run["project"] = variables.get("project") or run["project"]
             run["display_name"] = variables.get("displayName") or run["display_name"]
             run["config"] |= json.loads(variables.get("config") or "{}")
-            project = {"id": "p", "name": run["project"], "entity": {"id": "e", "name": ENTITY}}
+            project = {"id": "p", "name": run["project"], "entity": {"id": "e", "name": self.entity}}
             bucket = {
                 "id": _id(variables.get("name")), "name": variables.get("name"), "displayName": run["display_name"],
                 "description": "", "config": json.dumps(run["config"]), "sweepName": "", "project": project,
@@ -62,7 +61,9 @@ class Backend:
             }  # fmt: skip
             return {"upsertBucket": {"bucket": bucket, "inserted": True}}
         if operation == "RunResumeStatus":
-            return {"model": {"id": "p", "name": variables.get("project"), "entity": {"name": ENTITY}, "bucket": None}}
+            return {
+                "model": {"id": "p", "name": variables.get("project"), "entity": {"name": self.entity}, "bucket": None}
+            }
         if operation == "CreateRunFiles":
             names = variables.get("files") or []
             place = f"{self.url}/put/{variables.get('run')}"
@@ -72,8 +73,8 @@ class Backend:
             kind = {"name": "T", "kind": "OBJECT", "fields": [], "inputFields": [], "enumValues": []}
             return dict.fromkeys(re.findall(r"(\w+)\s*:\s*__type", query) or ["__type"], kind)
         viewer = {
-            "id": "u", "username": ENTITY, "entity": ENTITY, "email": "", "admin": False, "flags": "{}",
-            "defaultEntity": {"id": "e", "name": ENTITY}, "teams": {"edges": []}, "apiKeys": {"edges": []},
+            "id": "u", "username": self.entity, "entity": self.entity, "email": "", "admin": False, "flags": "{}",
+            "defaultEntity": {"id": "e", "name": self.entity}, "teams": {"edges": []}, "apiKeys": {"edges": []},
         }  # fmt: skip
         versions = {"max_cli_version": "9.9.9", "min_cli_version": "0.0.1"}
         server: dict[str, Any] = {
@@ -87,7 +88,7 @@ class Backend:
             "viewer": viewer,
             "serverInfo": server,
             "project": {"id": "p", "name": name} if name else None,
-            "entity": {"id": "e", "name": ENTITY, "organization": None},
+            "entity": {"id": "e", "name": self.entity, "organization": None},
             "upsertModel": {"model": {"id": "p", "name": name, "description": ""}},
         }
 

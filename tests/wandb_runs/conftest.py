@@ -16,8 +16,8 @@ from .backend import Backend
 KEY = "0123456789abcdef0123456789abcdef01234567"
 PROGRAM = """
 import sys, time, wandb
-name, run_id, steps, ending = sys.argv[1:]
-wandb.init(project="proj", name=name, id=run_id or None, config={"lr": 0.5}, resume="allow" if run_id else None)
+name, project, run_id, steps, ending = sys.argv[1:]
+wandb.init(project=project, name=name, id=run_id or None, config={"lr": 0.5}, resume="allow" if run_id else None)
 for step in range(int(steps)):
     wandb.log({"loss": 1 / (step + 1)}, step=step)
 if ending == "finish":
@@ -35,12 +35,12 @@ def make_run(tmp_path: Path) -> MakeRun:
     """`make_run(name, …)` writes an offline run; its folder. `killed`: SIGKILL after so many seconds."""
 
     def make(name: str, *, run_id: str = "", steps: int = 4, killed: float | None = None, place: str = "train") -> Path:
-        folder = tmp_path / place
+        folder = tmp_path / "train"
         folder.mkdir(exist_ok=True)
         before = set(folder.glob("wandb/offline-run-*"))
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB_", "WEAVE_"))}
         environment = {**kept, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
-        command = [sys.executable, "-c", PROGRAM, name, run_id, str(steps), "finish" if killed is None else "wait"]
+        command = [sys.executable, "-c", PROGRAM, name, project, run_id, str(steps), "finish" if killed is None else "wait"]
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
