@@ -11,7 +11,7 @@ import gc
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -20,6 +20,10 @@ from ..schemas.errors import CannotStart, MissingExtra
 from .transport import Patience, Transient, Unreachable
 
 __all__ = ["Target", "resolve", "split_project"]
+
+
+# Errors of a connection that was made. By name: the GraphQL client may stand on httpx or on its successor.
+_LOST_ON_THE_WAY = frozenset({"ReadTimeout", "ReadError", "WriteError", "RemoteProtocolError"})
 
 
 @dataclass(frozen=True)
@@ -218,8 +222,7 @@ class _Asking:
             code = getattr(getattr(error, "response", None), "status_code", None)
             if code is not None:
                 raise self._server_error(code) from None
-            # the GraphQL client wraps what HTTP says
-            if isinstance(error.__cause__ or error, (httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError)):
+            if any(type(reason).__name__ in _LOST_ON_THE_WAY for reason in _reasons(error)):
                 raise Transient(f"does not answer: {error or type(error).__name__}") from None
             raise CannotStart(
                 f"cannot reach {self.base_url}: {error or type(error).__name__}",
@@ -240,3 +243,10 @@ class _Asking:
         if code is not None and (code == 429 or code >= 500):
             return Transient(f"answers HTTP {code}", status=code)
         return CannotStart(f"{self.base_url} answers HTTP {code}", hint="check WANDB_BASE_URL")
+
+
+def _reasons(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what it was made of: the GraphQL client wraps what HTTP says, once or twice."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
