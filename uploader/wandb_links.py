@@ -78,7 +78,8 @@ def links_of(
 
 def _places(run: Run, given: Sequence[Path]) -> list[Path]:
     """Where the run's offline folders may lie."""
-    places = [*given, run.folder, run.folder.parent]
+    # by default `runs` and `wandb` lie side by side where the training was started
+    places = [*given, run.folder, run.folder.parent, run.folder.parent.parent]
     if os.environ.get("WANDB_DIR"):
         places.append(Path(os.environ["WANDB_DIR"]))
     for writer in run.writers:

@@ -34,13 +34,24 @@ MakeRun = Callable[..., Path]
 def make_run(tmp_path: Path) -> MakeRun:
     """`make_run(name, …)` writes an offline run; its folder. `killed`: SIGKILL after so many seconds."""
 
-    def make(name: str, *, run_id: str = "", steps: int = 4, killed: float | None = None, place: str = "train") -> Path:
+    def make(
+        name: str, *, run_id: str = "", steps: int = 4, killed: float | None = None, project: str = "proj"
+    ) -> Path:
         folder = tmp_path / "train"
         folder.mkdir(exist_ok=True)
         before = set(folder.glob("wandb/offline-run-*"))
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB_", "WEAVE_"))}
         environment = {**kept, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
-        command = [sys.executable, "-c", PROGRAM, name, project, run_id, str(steps), "finish" if killed is None else "wait"]
+        command = [
+            sys.executable,
+            "-c",
+            PROGRAM,
+            name,
+            project,
+            run_id,
+            str(steps),
+            "finish" if killed is None else "wait",
+        ]
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
