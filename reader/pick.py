@@ -16,7 +16,7 @@ from .calls import Call, Trajectory
 from .digest_cache import digests
 from .facts import trajectory_facts
 from .filters import Filters
-from .finding import find, records_of
+from .finding import SCORE, find, records_of
 from .records import parse_record, trace_id_of
 from .runs import Run
 from .segments import SegmentLines
@@ -47,7 +47,8 @@ class _OnlyLines(SegmentLines):
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         for offset, line in super().__iter__():
             trace_id = trace_id_of(line)
-            if not trace_id or trace_id in self.wanted:
+            # a score may belong to any trajectory, and a group's figures are made of all its members'
+            if not trace_id or trace_id in self.wanted or line.startswith(SCORE):
                 yield offset, line
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from verl_trace.reader import facts
+
 from .conftest import trajectory
 
 Cli = Callable[..., Any]
@@ -86,3 +88,14 @@ def test_steps_of_any_type_have_an_order(cli: Cli, writer: Callable[..., Any], t
     rows = json.loads(cli("ls", tmp_path / "runs" / "exp1", "--json").out)[0]["by_step"]
 
     assert [row["step"] for row in rows] == [2.5, 9, 10, "a", "b", None]
+
+
+def test_scores_are_facts(cli: Cli, rollouts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told of a trajectory after its end is listed, sorted by, filtered by and shown, in place of attributes."""
+    monkeypatch.setattr(facts, "scores_of", lambda t: {"reward": len(t.calls) / 2, "acc": True, "num_turns": 4})
+    listed = json.loads(cli("ls", rollouts, "-t", "--json", "--where", "acc and num_turns == 4").out)
+
+    assert [fact["reward"] for fact in listed] == [2.5] * 8
+    assert json.loads(cli("ls", rollouts, "--json").out)[0]["by_step"][0]["reward_mean"] == 2.5
+    assert "reward 2.5" in cli("show", rollouts, "1:0:0").out
+    assert "acc true" in cli("show", rollouts, "1:0:0").out
