@@ -20,12 +20,12 @@ from .segments import SegmentLines
 from .trees import Source
 from .writers import Segment
 
-__all__ = ["Hits", "find", "records_of"]
+__all__ = ["SCORE", "Hits", "find", "records_of"]
 
 # More candidates than this are not looked at one by one.
 _MOST = 12
 # What a score says may belong to any trajectory.
-_SCORE = b'{"kind":"score"'
+SCORE = b'{"kind":"score"'
 
 _Numbered = tuple[int, bytes]
 # f(data, begin, end): the first place, -1 for none
@@ -45,7 +45,7 @@ def find(run: Run, pattern: bytes | re.Pattern[bytes]) -> Hits | None:
     """The traces of whose records one has the bytes, or matches the expression; None where they are too many."""
     hits = Hits()
     wanted = _literal(pattern) if isinstance(pattern, bytes) else _expression(pattern)
-    searches = [wanted, _literal(_SCORE)]
+    searches = [wanted, _literal(SCORE)]
     for writer in run.writers:
         for segment in writer.segments:
             try:
@@ -56,7 +56,7 @@ def find(run: Run, pattern: bytes | re.Pattern[bytes]) -> Hits | None:
                 found = list(_careful(segment))
             matched = [line for _, line in found if wanted(line, 0, len(line)) >= 0]
             hits.trace_ids |= {trace_id_of(line) for line in matched} - {""}
-            if matched or any(line.startswith(_SCORE) for _, line in found):
+            if matched or any(line.startswith(SCORE) for _, line in found):
                 hits.segments.add(segment)
             hits.ends[segment] = [found[0], found[-1]][: len(found)] if found else []
             if len(hits.trace_ids) > _MOST:
@@ -67,7 +67,7 @@ def find(run: Run, pattern: bytes | re.Pattern[bytes]) -> Hits | None:
 def records_of(hits: Hits) -> Source:
     """A source for `iter_trajectories`: of these traces all, of other traces nothing."""
     names = [b'"trace_id":"%b"' % trace_id.encode("utf-8", "replace") for trace_id in sorted(hits.trace_ids)]
-    searches = [_literal(needle) for needle in [*names, _SCORE]]
+    searches = [_literal(needle) for needle in [*names, SCORE]]
     known: dict[Segment, list[_Numbered]] = {}
 
     class Few(SegmentLines):

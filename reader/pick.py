@@ -16,7 +16,7 @@ from .calls import Call, Trajectory
 from .digest_cache import digests
 from .facts import trajectory_facts
 from .filters import Filters
-from .finding import find, records_of
+from .finding import SCORE, find, records_of
 from .records import parse_record, trace_id_of
 from .runs import Run
 from .segments import SegmentLines
@@ -47,7 +47,8 @@ class _OnlyLines(SegmentLines):
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         for offset, line in super().__iter__():
             trace_id = trace_id_of(line)
-            if not trace_id or trace_id in self.wanted:
+            # a score may belong to any trajectory, and a group's figures are made of all its members'
+            if not trace_id or trace_id in self.wanted or line.startswith(SCORE):
                 yield offset, line
 
 
@@ -68,11 +69,13 @@ def read(run: Run, trace_ids: frozenset[str], reading: Reading | None = None) ->
 
 def raw_lines(run: Run, trace_id: str, call_ids: set[str] | None = None) -> Iterator[bytes]:
     """The records of a trajectory as they are in the files, or those of some of its calls."""
-    source = only(frozenset({trace_id}))
+    hits = find(run, b'"trace_id":"%b"' % trace_id.encode("utf-8", "replace"))
+    # a whole id is in one trace, but for payloads that quote it
+    source = records_of(hits) if hits is not None else only(frozenset({trace_id}))
     for writer in run.writers:
         for segment in writer.segments:
             for _, line in source(segment, None):
-                record = parse_record(line) if trace_id_of(line) else None
+                record = parse_record(line) if trace_id_of(line) == trace_id else None
                 if record is not None and (call_ids is None or record.head.get("id") in call_ids):
                     yield line
 
