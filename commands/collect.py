@@ -48,11 +48,11 @@ def collect(
 
     Sealed segments are copied under a temporary name, synced, read back, compared and renamed. Of open ones the whole
     lines so far are copied, so that a lost node costs one interval; the sealed file replaces the copy later. Safe to
-    repeat, to interrupt, and to run on all nodes at once.
-
-    Example: srun --overlap --ntasks-per-node=1 verl-trace collect /mnt/local/verl-trace /shared/runs --every 60s
+    repeat, to interrupt, and to run on all nodes at once: srun --overlap --ntasks-per-node=1 verl-trace collect …
 
     Exit codes: 0 all is there; 1 something is left or failed; 2 it could not start.
+
+    Example: verl-trace collect /mnt/local/verl-trace /shared/runs --every 60s
     """
     _step_back()
     limit = None if bwlimit is None else parse_size(bwlimit, "--bwlimit")

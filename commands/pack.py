@@ -31,9 +31,9 @@ def pack(
     Files that are still raw are compressed; a run that is still being written is packed as it is now. The same command
     again goes on where it was interrupted. With filters, only the trajectories that they mean are packed.
 
-    Example: verl-trace pack runs/exp1 -o exp1.tar --split 4GB --step 0:1000:10
-
     Exit codes: 0 all was packed; 1 something could not be read; 2 it could not start.
+
+    Example: verl-trace pack runs/exp1 -o exp1.tar --split 4GB --step 0:1000:10
     """
     found = [run for path in runs for run in find_runs(path)]
     unreadable = [name for path in runs for name in closed_folders(path)]

@@ -49,6 +49,8 @@ def status(
     Without --ask no network is used: it says what uploads from here, by this user, have seen confirmed.
 
     Exit codes: 0 all is stored; 1 something is left to be sent, or must wait; 2 it could not start.
+
+    Example: verl-trace status runs/exp1 --ask
     """
     folder = state_folder(state_dir)
     found = []
