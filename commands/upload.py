@@ -53,6 +53,9 @@ RedactOption = Annotated[
         help="Leave out the values of keys like this (a shell glob, any case, any depth); repeatable.",
     ),
 ]
+FeedbackOption = Annotated[
+    bool, typer.Option("--feedback", help="Give rewards as Weave feedback on the root calls, too.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")]
 WorkersOption = Annotated[int, typer.Option(min=1, max=64, help="Requests under way at once.")]
 MaxWaitOption = Annotated[
@@ -84,6 +87,7 @@ def upload(
     state_dir: StateDirOption = None,
     fail_fast: FailFastOption = False,
     redact: RedactOption = None,
+    feedback: FeedbackOption = False,
     calls: CallsOption = False,
     sample_rate: SampleRateOption = None,
     limit: LimitOption = None,
@@ -126,7 +130,7 @@ def upload(
     options = {
         "entity": entity, "project": project, "dry_run": dry_run, "settle": seconds(settle), "partial": partial,
         "check": check, "workers": workers, "max_wait": seconds(max_wait), "state_dir": state_dir,
-        "fail_fast": fail_fast, "redact": redact or (), "drop_fields": drop_fields,
+        "fail_fast": fail_fast, "redact": redact or (), "feedback": feedback, "drop_fields": drop_fields,
         "max_field": None if max_field is None else parse_size(max_field, "--max-field"),
     }  # fmt: skip
     try:

@@ -56,6 +56,8 @@ def _run(report: RunReport, dry_run: bool) -> Iterator[str]:
         yield f"    {moved.id} {moved.op}: {moved.path}, {moved.bytes / 1e6:,.1f} MB"
     if len(report.moved) > _MOVED_LISTED:
         yield f"    … and {len(report.moved) - _MOVED_LISTED:,} more; --json lists them all"
+    if report.feedback:
+        yield f"  feedback {report.feedback:>9,} rewards"
     if not dry_run:
         yield f"  stored   {report.stored:>9,}{_checked(report)}"
     for difference in report.differences[:_LISTED]:

@@ -42,6 +42,7 @@ from weave.trace_server.sqlite_trace_server import SqliteTraceServer, get_conn_c
 MAX_BODY = 32 << 20
 
 # Route -> (method of the trace server, request model). All are POST with a JSON body.
+USER_ID = base64.b64encode(b"user").decode()
 ROUTES: dict[str, tuple[str, type[Any]]] = {
     "/call/start": ("call_start", tsi.CallStartReq),
     "/call/end": ("call_end", tsi.CallEndReq),
@@ -228,6 +229,10 @@ class Service:
             return JSONResponse({"detail": json.loads(error.json(include_input=False, include_url=False))}, 422)
         if any(f'"{entity}/'.encode() in body for entity in self.options.forbid):
             return JSONResponse({"reason": "Forbidden"}, 403)
+        # who gives feedback is known from the key, and never from the request
+        for one in (parsed, *(getattr(parsed, "batch", None) or ())):
+            if isinstance(one, tsi.FeedbackCreateReq):
+                one.wb_user_id = USER_ID
         try:
             response: Response = await self.backend.run(lambda: work(parsed))
         except Exception as error:  # noqa: BLE001

@@ -118,6 +118,36 @@ class Client:
         body = {"obj": {"project_id": self.project_id, "object_id": object_id, "val": value}}
         return str(self._insist(lambda: self._http.post_json("/obj/create", body))["digest"])
 
+    def feedback_ids(self, ids: Sequence[str]) -> set[str]:
+        """Those of the feedback ids that the server has.
+
+        Raises:
+            Rejected, Unreachable
+        """
+        wanted = [{"$literal": key} for key in ids]
+        query = {"$expr": {"$in": [{"$getField": "id"}, wanted]}}
+        body = {"project_id": self.project_id, "fields": ["id"], "query": query, "limit": len(ids)}
+        return {row["id"] for row in self._insist(lambda: self._http.post_json("/feedback/query", body))["result"]}
+
+    def give_feedback(self, feedback: Sequence[dict[str, Any]]) -> None:
+        """Store feedback that the server does not have; after a lost answer it is asked what arrived.
+
+        Raises:
+            Rejected, Unreachable
+        """
+        left = list(feedback)
+        patience = self.patience()
+        while left:
+            try:
+                self._http.post_json("/feedback/batch/create", {"batch": left})
+                return
+            except Transient as trouble:
+                patience.wait(trouble)
+                there = self.feedback_ids([item["id"] for item in left])
+                left = [item for item in left if item["id"] not in there]
+            except Refusal as error:
+                raise Rejected(f"feedback: {error}") from None
+
     def existing(self, ids: Sequence[str]) -> dict[str, str | None]:
         """Those of the calls that the server has: id -> when it ended; None when the server has only the start.
 

@@ -46,6 +46,7 @@ def upload(
     drop_fields: str | Sequence[str] = (),
     max_field: int | None = None,
     wandb: WandbOptions | None = None,
+    feedback: bool = False,
     has_score: HasScore = has_score,
 ) -> UploadResult:
     """Replay every run at `path` into its Weave project. Calls that the server has already are not sent again.
@@ -56,7 +57,7 @@ def upload(
     segment. `check`: `none`, `counts` or `deep`. `state_dir`: where to remember what is stored. `fail_fast`: nothing is
     sent unless every run and folder at `path` can be uploaded. `redact`: patterns of keys whose values are left out.
     `choosing`: which trajectories, by default all. `drop_fields` (names) and `max_field` (bytes) leave fields out.
-    `wandb`: what to do about the W&B runs that belong to it.
+    `wandb`: what to do about the W&B runs that belong to it. `feedback`: give rewards as feedback, too.
 
     Memory is bounded by a few requests of 8 MiB for each worker and about 200 bytes a trajectory.
 
@@ -77,6 +78,7 @@ def upload(
         choosing=choosing or Choosing(),
         lessen=Lessen.of(drop_fields, max_field),
         wandb=wandb or WandbOptions(),
+        feedback=feedback,
         has_score=has_score,
     )
     with one_network():

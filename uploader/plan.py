@@ -74,6 +74,7 @@ class Plan:
     `op_ref`: recorded op name -> what the call refers to. `believe`: what `ledger` remembers is not sent again. `only`:
     trace ids; all other trajectories were dealt with before and count no more. `redact`: keys of values to leave out.
     `choice`: what was asked for, all without it; `lessen`: fields to leave out; `links`: W&B runs.
+    `rewards`: gets, where it is a list, (id of the root call, reward) of the trajectories that are due.
     """
 
     report: RunReport
@@ -87,6 +88,7 @@ class Plan:
     choice: Choice | None = None
     lessen: Lessen | None = None
     links: Mapping[str, str] | None = None
+    rewards: list[tuple[str, float]] | None = None
 
     def batches(self, trajectories: Iterable[Trajectory]) -> Iterator[Batch]:
         """Requests of whole trajectories; only one that is too large for a request is spread over several."""
@@ -97,6 +99,9 @@ class Plan:
             chosen = self._chosen_calls(trajectory)
             if not chosen:
                 continue
+            root, reward = trajectory.root, trajectory.reward
+            if self.rewards is not None and reward is not None and root is not None and root.id in chosen:
+                self.rewards.append((root.id, reward))
             trace = self._trace(trajectory, chosen)
             if trace.remembered:
                 remembered.add([], trace, 0)

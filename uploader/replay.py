@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from ..reader import Run, iter_trajectories
 from ..reader.trees import Reading
+from ..schemas.errors import Rejected
 from ..schemas.redaction import KeyPatterns
 from .choose import Choice, Choosing
 from .client import Client, Unreachable
+from .feedback import give_feedback
 from .ledger import Ledger, Place, state_folder
 from .lessen import Lessen
 from .ops import OBJECT_DIGEST, Ops, op_object_id
@@ -48,6 +50,7 @@ class Options:
     choosing: Choosing = field(default_factory=Choosing)
     lessen: Lessen | None = None
     wandb: WandbOptions = field(default_factory=WandbOptions)
+    feedback: bool = False
     has_score: HasScore = has_score
 
     def words(self, links: Mapping[str, str]) -> str:
@@ -127,6 +130,7 @@ class _Replay:
         self._settling = settling
         self._options = options
         self._links = links
+        self._rewards: list[tuple[str, float]] | None = [] if options.feedback else None
         self._tell = tell
         self._client = Client(target, max_wait=options.max_wait)
         self._ops = Ops(self._client)
@@ -148,7 +152,20 @@ class _Replay:
                 self._pass(Reading(), disowned)
         finally:
             self._ledger.close()
+        self._feedback()
         self._note_troubles()
+
+    def _feedback(self) -> None:
+        """Rewards as feedback, once the calls that they are about are there."""
+        if not self._rewards or self._report.stopped:
+            return
+        failed = {failure.id for failure in self._report.failures}
+        try:
+            give_feedback(self._client, [item for item in self._rewards if item[0] not in failed], self._report)
+        except Unreachable as error:
+            self._report.stopped = f"while giving feedback: {error}"
+        except Rejected as error:
+            self._report.note(f"the server refuses feedback: {error}")
 
     def _pass(self, reading: Reading, only: frozenset[str] | None = None) -> frozenset[str]:
         """Read the run once; gives the ids of trajectories that the ledger remembers and the server does not have."""
@@ -175,6 +192,7 @@ class _Replay:
             choice=self._choice,
             lessen=self._options.lessen,
             links=self._links,
+            rewards=self._rewards if only is None else None,
         )
         with sender.running(self._options.workers):
             for batch in plan.batches(iter_trajectories(self._run, reading)):

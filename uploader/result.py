@@ -106,6 +106,7 @@ class RunReport:
     fields_left_out: int = 0
     wandb: list[dict[str, str]] = field(default_factory=list)
     unlinked: int = 0
+    feedback: int = 0
     notes: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     stopped: str = ""
@@ -177,6 +178,7 @@ class RunReport:
             "fields_left_out": self.fields_left_out,
             "wandb": self.wandb,
             "unlinked": self.unlinked,
+            "feedback": self.feedback,
             "moved": [vars(moved) for moved in self.moved],
             "failures": [vars(failure) for failure in self.failures],
             "stopped": self.stopped,

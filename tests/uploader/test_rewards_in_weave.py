@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -121,3 +122,41 @@ def calls(server: Server, project: str, **options: Any) -> list[dict[str, Any]]:
 def places(found: list[dict[str, Any]]) -> set[tuple[int, int]]:
     """Sample and rollout of each."""
     return {(call["sample_index"], call["rollout_n"]) for call in found}
+
+
+def test_rewards_as_feedback(
+    proxy: Any, project: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Any
+) -> None:
+    """Each root call gets its reward as feedback, once, whatever answers are lost; the official client shows it."""
+    record(tmp_path / "runs", f"demo/{project}", monkeypatch)
+    plain = upload(tmp_path / "runs")
+    lost = [fault(502, after=True)] * 2
+    proxy.decide = lambda path, body: lost.pop() if lost and path == "/feedback/batch/create" else None
+    first = upload(tmp_path / "runs", feedback=True)
+    again = upload(tmp_path / "runs", feedback=True)
+
+    assert (plain.runs[0].feedback, first.runs[0].feedback, again.runs[0].feedback) == (0, 16, 0)
+    assert (first.sent, len(lost)) == (0, 1)
+    given = feedback_of(project, proxy.upstream)
+    assert sorted(given.values()) == sorted(REWARDS.values())
+    assert len(given) == 16
+
+
+FEEDBACK = """
+import sys, json, weave
+client = weave.init(sys.argv[1])
+found = {f.weave_ref.rpartition("/")[2]: f.payload["output"] for f in client.get_feedback()}
+roots = {c.id: c.attributes["reward"] for c in client.get_calls(filter={"trace_roots_only": True})}
+assert found == roots, (found, roots)
+print("RESULT" + json.dumps(found))
+"""
+
+
+def feedback_of(project: str, url: str) -> dict[str, float]:
+    """Root call -> what the official client shows as its feedback; it must be the call's own reward."""
+    command = [sys.executable, "-c", FEEDBACK, f"demo/{project}"]
+    environment = {**os.environ, "WF_TRACE_SERVER_URL": url}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, float] = json.loads(done.stdout.rpartition("RESULT")[2])
+    return found
