@@ -78,7 +78,9 @@ def test_everything_arrives_once(node: Path, tmp_path: Path) -> None:
     first = collect(node, tmp_path / "shared")
     second = collect(node, tmp_path / "shared")
 
-    assert (first.failures, first.left, first.sealed) == ([], 0, 1)
+    assert (first.failures, first.left) == ([], 0)
+    # a busy machine may leave the files of the finished one raw, too
+    assert first.sealed >= 1
     assert first.copied >= 3
     assert (second.size, second.copied, second.extended) == (0, 0, 0)
     assert calls(tmp_path / "shared") == calls(node) == before
