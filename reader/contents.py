@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -89,28 +90,36 @@ class SideFile:
 
 
 class SideFiles:
-    """All contents of one writer."""
+    """All contents of one writer, shared by threads: who asks while another one looks waits for the answer."""
 
     def __init__(self, folder: Path, writer: str) -> None:
         self.folder = folder
         self.writer = writer
         self._index: dict[str, Content] = {}
         self._seen: list[tuple[Path, int]] = []
+        self._lock = threading.Lock()
 
     def get(self, digest: str) -> bytes | None:
         """A content; None when it is not there or is not whole."""
-        found = self._index.get(digest)
-        if found is None:
-            self._look()
-            found = self._index.get(digest)
+        found = self._find(digest)
         return found.read() if found is not None else None
+
+    def has(self, digest: str) -> bool:
+        """Whether a content is there, which may be damaged: it is not read."""
+        return self._find(digest) is not None
+
+    def _find(self, digest: str) -> Content | None:
+        with self._lock:
+            if digest not in self._index:
+                self._look()
+            return self._index.get(digest)
 
     def _look(self) -> None:
         """Read what is there, unless nothing was written since the last look."""
         now = [(path, _size(path)) for path in side_files(self.folder, self.writer)]
         if now != self._seen:
-            self._seen = now
             self._index = {content.digest: content for path, _ in now for content in _in(path)}
+            self._seen = now
 
 
 def side_files(folder: Path, writer: str) -> list[Path]:

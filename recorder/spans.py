@@ -246,6 +246,11 @@ def begin_as(kind: type[_S], session: Session, op: Op, args: tuple[Any, ...], kw
             current_span.reset(token)
         internal("starting", op, error, session)
         return None
+    except BaseException:
+        # Ctrl-C, here of all places: what the program calls after it is no child of a call that never began
+        if token is not None:
+            current_span.reset(token)
+        raise
 
 
 def encode_attributes(values: dict[str, Any], experiment_name: str | None) -> TraceAttributes:

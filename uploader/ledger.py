@@ -2,9 +2,10 @@
 
 A file per server, project and run in the user's state directory, appended to and never changed: one line of 32 hex
 digits for each trajectory of which the server has confirmed every call. The digits are a hash of server, project and
-all that the files say of the trajectory's calls. So no line can speak for another server, another project, another
-run or an older copy, and a cut or damaged line, or any garbage, speaks for nothing: the server is asked instead. No
-lock is taken; writers that overwrite each other (a file system without O_APPEND) make lines that say nothing.
+all that the files say of the trajectory's calls and scores. So no line can speak for another server, another project,
+another run or an older copy, and a cut or damaged line, or any garbage, speaks for nothing: the server is asked
+instead. No lock is taken; writers that overwrite each other (a file system without O_APPEND) make lines that say
+nothing.
 
 Lines that begin with `{` tell people, and `verl-trace status`, whose ledger this is.
 """
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
+
+from ..reader.score_names import flat_scores
 
 if TYPE_CHECKING:
     from ..reader import Run, Trajectory
@@ -93,6 +96,9 @@ class Ledger:
             seen = f"~{call.last_seen_at}" if call.unfinished else call.ended_at
             lacks = f"{call.inputs is None}{call.awaits_text}{call.orphan}"
             hasher.update(f"\0{call.id}\0{call.started_at}\0{seen}\0{lacks}".encode())
+        if trajectory.scores:
+            # told later, or told anew: the server has the root without it
+            hasher.update(orjson.dumps(flat_scores(trajectory, {})))
         return hasher.digest()
 
     def add(self, marks: Iterable[bytes]) -> None:

@@ -21,7 +21,7 @@ from .gaps import Gaps
 from .result import STILL_OPEN, WAITS_FOR_SCORE, WAITS_FOR_SEGMENT
 
 if TYPE_CHECKING:
-    from ..reader import Run, Trajectory, Writer
+    from ..reader import Call, Run, Trajectory, Writer
 
 __all__ = ["SETTLE", "Settling", "has_score"]
 
@@ -77,7 +77,12 @@ class Settling:
     def waits(self, trajectory: Trajectory) -> str | None:
         """Why the trajectory is not sent yet, one of the reasons in `result`; None when it is settled."""
         calls = trajectory.calls
-        if any(call.writer.id in self._writing and (call.unfinished or call.awaits_text) for call in calls):
+        going_on = [call for call in calls if call.writer.id in self._writing]
+        if any(call.unfinished or call.awaits_text for call in going_on):
+            return STILL_OPEN
+        quiet = time.time() - _last_sign(trajectory)
+        # a large picture may wait in memory after the line that refers to it; or be lost, which nobody can know
+        if quiet < self._settle and any(map(_lacks_contents, going_on)):
             return STILL_OPEN
         for writer_id in {call.writer.id for call in calls} & self._gaps.keys():
             if self._gaps[writer_id].may_hold_more(trajectory):
@@ -88,9 +93,13 @@ class Settling:
         # a root that its process has left unfinished gets neither an end nor a score
         if root is not None and (root.unfinished or self.has_score(trajectory)):
             return None
-        if time.time() - _last_sign(trajectory) >= self._settle:
+        if quiet >= self._settle:
             return None
         return STILL_OPEN if root is None else WAITS_FOR_SCORE
+
+
+def _lacks_contents(call: Call) -> bool:
+    return not all(map(call.writer.contents.has, call.blobs))
 
 
 def may_write(writer: Writer, now: float, settle: float) -> bool:

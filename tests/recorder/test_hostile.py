@@ -298,3 +298,18 @@ def test_at_the_edge_of_the_call_stack(recording: Any) -> None:
 
 def descend_plain(left: int) -> Any:
     return [[1]] if left == 0 else descend_plain(left - 1)
+
+
+def test_an_interrupt_while_a_call_begins(recording: Any) -> None:
+    """Ctrl-C inside of the recorder passes through, and later calls are no children of the one that never began."""
+
+    class Interrupting(Exception):
+        def __str__(self) -> str:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Tool().echo(Interrupting())
+    assert Tool().echo(1) == 1
+
+    (start,) = recording.finish("start")
+    assert start["parent_id"] is None

@@ -112,7 +112,7 @@ def test_says_nothing_for_others(folder: Path, tmp_path: Path) -> None:
     path.unlink()
     dice = random.Random(chosen_seed())
     content = bytearray(filled(tmp_path, everything).path.read_bytes())
-    start = content.index(b"\n", 1) + 1
+    start = len(content) - 33 * TRAJECTORIES
     for line in range(TRAJECTORIES):
         content[start + 33 * line + dice.randrange(32)] ^= 1 << dice.randrange(5)
     path.write_bytes(content)
@@ -131,8 +131,12 @@ def test_another_state_of_a_trajectory_is_another(writer: Any, tmp_path: Path) -
     marks.add(ledger.mark(trajectories(recording.folder)[0]))
     recording.end(root)
     marks.add(ledger.mark(trajectories(recording.folder)[0]))
+    (trajectory,) = trajectories(recording.folder)
+    for scores in ({"reward": 0.5}, {"reward": 0.5, "human": 4}, {"reward": 0.5, "human": 5}):
+        trajectory.scores = scores
+        marks.add(ledger.mark(trajectory))
 
-    assert len(marks) == 3
+    assert len(marks) == 6
 
 
 def assert_same(folder: Path, project: str, stored: Stored, proxy: Any) -> None:

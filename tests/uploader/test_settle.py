@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from datetime import datetime
 from pathlib import Path
@@ -94,6 +95,32 @@ def test_a_living_process_of_this_host(live: Any) -> None:
     live.age(1e6)
 
     assert waits(live.folder, 0) == [None, STILL_OPEN]
+
+
+def test_a_picture_that_waits_in_memory(live: Any) -> None:
+    """The line was there first: the trajectory waits for its content, and not for ever."""
+    now = live_now(live)
+    content = b"pixels"
+    digest = hashlib.sha256(content).hexdigest()
+    live.path.write_bytes(
+        live.path.read_bytes().replace(b'"attributes":', b'"blobs":["%s"],"attributes":' % digest.encode())
+    )
+
+    assert waits(live.folder, now + 600)[0] == STILL_OPEN
+    assert waits(live.folder, now - 600)[0] is None
+    entry = b'{"kind":"blob","digest":"%s","size":%d}\n%s\n' % (digest.encode(), len(content), content)
+    live.path.with_suffix(".blobs").write_bytes(b'{"kind":"header"}\n' + entry)
+    assert waits(live.folder, now + 600)[0] is None
+
+
+def test_a_picture_of_a_process_that_is_gone(live: Any) -> None:
+    """Nobody writes it any more: what there is is sent."""
+    live.path.write_bytes(
+        live.path.read_bytes().replace(b'"attributes":', b'"blobs":["%s"],"attributes":' % (b"0" * 64))
+    )
+    live.close()
+
+    assert waits(live.folder, 1e12) == [None, None]
 
 
 def test_a_lost_root_is_waited_for(live: Any) -> None:
