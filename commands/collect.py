@@ -15,7 +15,7 @@ import orjson
 import typer
 
 from ..reader.filters import parse_duration
-from ..schemas.errors import BadTarget
+from ..schemas.errors import BadFilter, BadTarget
 from ..viewer.text import human_bytes, visible
 from .sizes import parse_size
 
@@ -63,7 +63,7 @@ def collect(
             _tell(report, as_json)
         else:
             last = seconds if seconds is not None else parse_duration(_DEADLINE, "--deadline")
-            report = _Sidecar(source, target, move, limit, last, as_json).run(parse_duration(every, "--every"))
+            report = _Sidecar(source, target, move, limit, last, as_json).run(_interval(every))
     except OSError as error:
         raise BadTarget(f"{error.filename or target}: {error.strerror}") from error
     raise typer.Exit(1 if report.left or report.failures else 0)
@@ -74,6 +74,14 @@ def _once(source: Path, target: Path, move: bool, limit: int | None, deadline: f
     from ..collector import collect as one_pass
 
     return one_pass(source, target, move=move, pace=Pace(limit, _until(deadline)))
+
+
+def _interval(text: str) -> float:
+    seconds = parse_duration(text, "--every")
+    if not seconds:
+        # pass after pass without a rest would take a whole core from the training
+        raise BadFilter(f"--every {text!r} leaves no time between passes", hint="e.g. --every 60s")
+    return seconds
 
 
 def _until(deadline: float | None) -> float | None:

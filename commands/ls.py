@@ -31,7 +31,11 @@ __all__ = ["ls"]
 def ls(
     folder: Annotated[
         Path | None,
-        typer.Argument(help="A folder of runs or one run; default: VERL_TRACE_DIR, else ./runs.", show_default=False),
+        typer.Argument(
+            metavar="FOLDER",
+            help="A folder of runs or one run; default: VERL_TRACE_DIR, else ./runs.",
+            show_default=False,
+        ),
     ] = None,
     filters: Filters = Filters(),  # noqa: B008
     trajectories: Annotated[bool, typer.Option("--trajectories", "-t", help="List trajectories.")] = False,
@@ -60,8 +64,8 @@ def ls(
         typer.echo(f"verl-trace: {visible(name)} cannot be read; it is not listed", err=True)
 
 
-def _print(facts: list[dict[str, Any]], as_json: bool) -> None:
-    typer.echo(json_text(facts, indent=True) if as_json else listing(facts, columns=_columns()))
+def _print(facts: list[dict[str, Any]], as_json: bool, whole_run: bool = True) -> None:
+    typer.echo(json_text(facts, indent=True) if as_json else listing(facts, columns=_columns(), whole_run=whole_run))
 
 
 def _columns() -> int | None:
@@ -84,7 +88,7 @@ def _steps(runs: list[Run], filters: Filters, as_json: bool) -> None:
         _print(facts, as_json)
         return
     for run, fact in zip(runs, facts, strict=True):
-        _print([fact], as_json)
+        _print([fact], as_json, filters.everything)
         for number, attempt in enumerate([*run.attempts, *_unknown(run, fact)], 1):
             mine = [row for row in fact["by_step"] if row["attempt"] == attempt]
             if mine:

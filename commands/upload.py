@@ -10,7 +10,7 @@ import orjson
 import typer
 
 from ..reader import Filters
-from ..schemas.errors import MissingExtra
+from ..schemas.errors import CannotStart, MissingExtra
 from .filters import with_filters
 from .sizes import parse_size
 from .upload_choice import (
@@ -120,6 +120,9 @@ def upload(
 
     Example: verl-trace upload runs/exp1 --dry-run
     """
+    for option, given in (("--wandb-only", wandb_only), ("--wandb-dir", wandb_dir), ("--run-id", run_id)):
+        if no_wandb and given:
+            raise CannotStart(f"--no-wandb leaves nothing to do for {option}", hint="say one of the two")
     choosing = {
         "filters": filters, "calls": calls, "sample_rate": sample_rate, "limit": limit, "seed": seed,
         "budget": None if budget is None else parse_size(budget, "--budget"),

@@ -70,8 +70,12 @@ WandbOnlyOption = Annotated[
 ]
 WandbDirOption = Annotated[
     list[Path] | None,
-    typer.Option(help="Where offline runs lie, if not beside RUN or in WANDB_DIR.", rich_help_panel="W&B runs"),
+    typer.Option(
+        exists=True,
+        help="Where offline runs lie, if not beside RUN or in WANDB_DIR; repeatable.",
+        rich_help_panel="W&B runs",
+    ),
 ]
 RunIdOption = Annotated[
-    str | None, typer.Option(help="The W&B run that the calls belong to.", rich_help_panel="W&B runs")
+    str | None, typer.Option(help="Id of the W&B run that the calls belong to.", rich_help_panel="W&B runs")
 ]

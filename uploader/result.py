@@ -30,6 +30,7 @@ NOT_CHOSEN = "not chosen"
 STILL_OPEN = "still open"
 WAITS_FOR_SCORE = "waiting for the score"
 WAITS_FOR_SEGMENT = "waiting for a missing segment"
+_NEVER_SENT = (ALREADY_STORED, STORED_OTHERWISE, NOT_CHOSEN)
 # Failures kept with their details, per run: enough to find the cause, and bounded when a server dies for good.
 FAILURES_KEPT = 1000
 
@@ -152,8 +153,8 @@ class RunReport:
 
     @property
     def waiting(self) -> int:
-        """Calls that a later upload will send."""
-        return sum(self.skipped.values()) - self.skipped[ALREADY_STORED] - self.skipped[STORED_OTHERWISE]
+        """Calls that were asked for and that a later upload will send."""
+        return sum(count for reason, count in self.skipped.items() if reason not in _NEVER_SENT)
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for `--json`."""
@@ -224,7 +225,7 @@ class UploadResult:
 
     @property
     def waiting(self) -> int:
-        """Calls that a later upload will send."""
+        """Calls that were asked for and that a later upload will send."""
         return sum(run.waiting for run in self.runs)
 
     @property

@@ -59,6 +59,8 @@ def links_of(
         return preparation
     offline = find_offline_runs(_places(run, options.folders))
     matches = match_runs(run, offline, options.run_id)
+    if options.only and not matches.folders:
+        report.note("W&B: no offline run was found that belongs to it; --wandb-dir says where they lie")
     for problem in matches.problems:
         report.note(f"W&B: {problem}")
     _sync_all(matches, target, options, report, preparation, tell)
@@ -115,6 +117,7 @@ def _sync_all(
             preparation.stopped = f"W&B run {found.run_id} was not synced: {done.reason}"
             last = done.output.splitlines()[-1:] or [""]
             report.note(f"W&B: {found.folder}: {done.reason}; wandb said: {last[0]}")
+            report.note("W&B: no call was sent: it could not be linked later. --no-wandb sends them without links")
 
 
 def _entity(found: OfflineRun, target: Target) -> str:

@@ -55,13 +55,14 @@ def run_facts(run: Run, summary: Summary) -> dict[str, Any]:
     }
 
 
-def listing(facts: Sequence[dict[str, Any]], *, columns: int | None = None) -> str:
+def listing(facts: Sequence[dict[str, Any]], *, columns: int | None = None, whole_run: bool = True) -> str:
     """A table, one run a row, and below it what deserves a sentence.
 
-    Where a row would be wider than `columns`, the names get a line of their own above the numbers.
+    Where a row would be wider than `columns`, the names get a line of their own above the numbers. `whole_run`: the
+    counts are of everything in it, not of what filters left.
     """
     rows = [_row(fact) for fact in facts]
-    notes = [note for fact in facts for note in _notes(fact)]
+    notes = [note for fact in facts for note in _notes(fact, whole_run)]
     return "\n".join([_table(rows, columns), *notes])
 
 
@@ -105,11 +106,11 @@ def _reward(found: dict[str, Any]) -> str:
     return f"{mean} [{low}..{high}]"
 
 
-def _notes(fact: dict[str, Any]) -> list[str]:
+def _notes(fact: dict[str, Any], whole_run: bool) -> list[str]:
     name = visible(fact["experiment_name"])
     notes = []
     if not fact["calls"]:
-        notes.append(f"{name}: no calls recorded")
+        notes.append(f"{name}: {'no calls recorded' if whole_run else 'no such trajectories'}")
     counts = {
         "unfinished": "calls without an end (their process was killed, or is still at it)",
         "orphans": "calls whose parent is not in the files",

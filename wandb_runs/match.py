@@ -136,17 +136,24 @@ def _read_note(run: Run, name: str) -> dict[str, Any]:
     return note if isinstance(note, dict) and isinstance(note.get("run_id"), str) else {}
 
 
-def _starts(run: Run) -> list[datetime]:
+def _starts(run: Run) -> list[datetime | None]:
+    """When each attempt began; None of one whose files lost their headers."""
     began: dict[str, str] = {}
     for writer in run.writers:
         began[writer.attempt] = min(writer.started_at, began.get(writer.attempt, writer.started_at))
     return [_time(began[attempt]) for attempt in run.attempts]
 
 
-def _by_time(run: Run, attempt: str, starts: Sequence[datetime], offline: Sequence[OfflineRun]) -> list[OfflineRun]:
+def _by_time(
+    run: Run, attempt: str, starts: Sequence[datetime | None], offline: Sequence[OfflineRun]
+) -> list[OfflineRun]:
     index = run.attempts.index(attempt)
-    begin = starts[index] - _BEFORE
-    end = starts[index + 1] - _BEFORE if index + 1 < len(starts) else datetime.max.replace(tzinfo=timezone.utc)
+    began = starts[index]
+    if began is None:
+        return []
+    later = next((start for start in starts[index + 1 :] if start is not None), None)
+    begin = began - _BEFORE
+    end = later - _BEFORE if later is not None else datetime.max.replace(tzinfo=timezone.utc)
     project = run.project_name.rpartition("/")[2]
     return [
         found
@@ -158,8 +165,9 @@ def _by_time(run: Run, attempt: str, starts: Sequence[datetime], offline: Sequen
     ]
 
 
-def _time(text: str) -> datetime:
+def _time(text: str) -> datetime | None:
     try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00"))
+        time = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
-        return datetime.min.replace(tzinfo=timezone.utc)
+        return None
+    return time if time.tzinfo is not None and time.year > datetime.min.year else None

@@ -215,6 +215,20 @@ def test_a_destination_that_cannot_be_written(node: Path, tmp_path: Path) -> Non
     assert str(tmp_path / "file") in done.stderr
 
 
+def test_no_interval(tmp_path: Path) -> None:
+    """Passes without a rest would take a core from the training: exit 2, one line."""
+    done = subprocess.run(
+        [*COMMAND, str(tmp_path), str(tmp_path / "shared"), "--every", "0s"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--every '0s' leaves no time" in done.stderr
+
+
 def test_sidecar_until_sigterm(tmp_path: Path) -> None:
     """Passes every second while a run is written; at SIGTERM a last one; nothing is lost."""
     node, shared = tmp_path / "node", tmp_path / "shared"

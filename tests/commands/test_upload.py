@@ -124,10 +124,33 @@ def test_ten_folders(run: Run, wandb_login: Server, recording: Any, tmp_path: Pa
     assert f"{tmp_path / 'runs' / 'no-run'} was not uploaded: no span files in it" in out
 
 
-@pytest.mark.parametrize(("option", "value"), [("--settle", "soon"), ("--max-wait", "-1"), ("--check", "some")])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--settle", "soon"), ("--max-wait", "-1"), ("--check", "some"), ("--wandb-dir", "/no/such/folder")],
+)
 def test_bad_options(run: Run, wandb_login: Server, recording: Any, option: str, value: str) -> None:
-    """Exit 2 for a duration or a check that is none."""
+    """Exit 2 for a duration or a check that is none, and a folder that is not there."""
     assert run("upload", recording.folder, option, value)[0] == 2
+
+
+@pytest.mark.parametrize("other", [["--wandb-only"], ["--run-id", "abc"], ["--wandb-dir", "."]])
+def test_options_that_exclude_each_other(run: Run, recording: Any, other: list[str]) -> None:
+    """Without W&B runs, what is said of them would do nothing."""
+    code, out, err = run("upload", recording.folder, "--dry-run", "--no-wandb", *other)
+
+    assert (code, out) == (2, "")
+    assert f"--no-wandb leaves nothing to do for {other[0]}" in err
+
+
+def test_what_was_not_chosen_is_no_failure(run: Run, wandb_login: Server, recording: Any) -> None:
+    """Exit 0 when all that the options choose has arrived."""
+    recording.end(recording.start("A.run", step=2))
+    recording.close()
+
+    code, out, _ = run("upload", recording.folder, "--step", "1")
+
+    assert code == 0
+    assert numbers(out) == {"recorded": 3, "sent": 2, "skipped": 1, "failed": 0}
 
 
 def test_deep_check(run: Run, wandb_login: Server, recording: Any) -> None:

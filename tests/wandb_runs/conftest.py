@@ -30,6 +30,12 @@ else:
 MakeRun = Callable[..., Path]
 
 
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`wandb sync` leaves its log in the current folder, which must not be the checkout."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
     """`make_run(name, …)` writes an offline run; its folder. `killed`: SIGKILL after so many seconds."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from verl_trace.reader import Run, find_runs
 from verl_trace.wandb_runs.match import match_runs
@@ -51,6 +52,18 @@ def test_by_name_project_and_time(writer: Any, tmp_path: Path) -> None:
     found = ids(run, offline("a", 1), offline("b", 61), offline("c", 119.5), *others)
 
     assert found == {"attempt0": "a", "attempt1": "b", "attempt2": "c"}
+
+
+@pytest.mark.parametrize("told", ["", "0001-01-01T00:00:00Z", "2026-03-01T11:00:00"])
+def test_a_start_that_is_not_known(writer: Any, tmp_path: Path, told: str) -> None:
+    """An attempt whose files do not say when it began fits no run, and the others keep theirs."""
+    recorded(writer, tmp_path, attempts=2)
+    first = next((tmp_path / "runs").rglob("*-100-*"))
+    header, *rest = first.read_bytes().splitlines(keepends=True)
+    first.write_bytes(b"".join([orjson.dumps(orjson.loads(header) | {"started_at": told}) + b"\n", *rest]))
+    (run,) = find_runs(tmp_path / "runs")
+
+    assert ids(run, offline("a", 1), offline("b", 61)) == {"attempt1": "b"}
 
 
 def test_segments_of_one_run_are_one(writer: Any, tmp_path: Path) -> None:

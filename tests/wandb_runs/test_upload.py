@@ -93,6 +93,7 @@ def test_a_wrong_key_stops_before_the_first_call(both: Server, backend: Backend,
     assert stopped.sent == 0
     assert "abc123 was not synced" in stopped.runs[0].stopped
     assert any("wandb said" in note for note in stopped.runs[0].notes)
+    assert any("--no-wandb" in note for note in stopped.runs[0].notes)
     assert alone.sent == 4
     assert "abc123" not in backend.runs
 
@@ -130,10 +131,12 @@ def test_only_the_metrics(both: Server, backend: Backend, recorded: Any, make_ru
     elsewhere = tmp_path / "elsewhere"
     shutil.move(folder, elsewhere / folder.name)
     options = WandbOptions(only=True, folders=(elsewhere,))
+    missed = upload(run, dry_run=True, wandb=WandbOptions(only=True))
     dry = upload(run, dry_run=True, wandb=options)
     nothing = dict(backend.runs)
     done = upload(run, wandb=options)
 
+    assert any("no offline run was found" in note for note in missed.runs[0].notes)
     assert ([found["state"] for found in dry.runs[0].wandb], nothing) == (["would be synced"], {})
     assert (done.sent, [found["state"] for found in done.runs[0].wandb]) == (0, ["synced"])
     assert backend.runs["abc123"]["exit"] == 0
