@@ -38,13 +38,20 @@ class Item:
         return max(0, self.size - self.done)
 
     @property
-    def urgency(self) -> tuple[int, int, int]:
+    def urgency(self) -> tuple[int, int, int, int]:
         """Smaller is sooner, when there is no time for all: what grows holds the newest records; then newest, smallest.
 
-        Contents go before the lines that refer to them.
+        Contents go before the lines that refer to them, and a later segment of a process before the one that says that
+        it goes on there.
         """
         order = 0 if self.kind == "grows" and not self.is_lines else 1 if self.kind == "grows" else 2
-        return (order, -(self.modified_ns // 10**9), self.left)
+        return (order, -(self.modified_ns // 10**9), -self.index, self.left)
+
+    @property
+    def index(self) -> int:
+        """Of a segment, 0 of anything else."""
+        segment = parse_segment_name(self.source)
+        return segment.index if segment is not None else 0
 
 
 def run_folders(source: Path) -> list[tuple[Path, Path]]:
@@ -68,19 +75,29 @@ def _concerns(name: str) -> bool:
 def items_of(folder: Path, target: Path) -> Iterator[Item]:
     """The files of one run's folder that are not, or not whole, at `target`.
 
-    Sizes are taken before anything is copied, those of raw segments first: contents are written before the lines that
-    refer to them, so that whatever the lines refer to is within the sizes of the side files taken after.
+    Sizes are taken before anything is copied, those of segments first: contents are written before the lines that
+    refer to them, so that whatever the lines refer to is within the sizes of the side files taken after. Then segments
+    are listed once more: a process opens its next one before it says in the last that it goes on there.
     """
     names = sorted(name for name in os.listdir(folder) if not name.endswith(TMP_SUFFIX))
-    for name in sorted(names, key=lambda name: parse_segment_name(name) is None):
-        try:
-            status = os.stat(folder / name)
-        except FileNotFoundError:
-            # sealed or removed meanwhile: the next pass meets the other form
-            continue
+    segments = _stat_all(folder, [name for name in names if parse_segment_name(name) is not None])
+    again = [name for name in os.listdir(folder) if parse_segment_name(name) is not None and name not in segments]
+    others = _stat_all(folder, [name for name in names if parse_segment_name(name) is None])
+    for name, status in [*segments.items(), *_stat_all(folder, again).items(), *others.items()]:
         item = _item(folder / name, target / name, status)
         if item is not None and not _is_done(item):
             yield item
+
+
+def _stat_all(folder: Path, names: list[str]) -> dict[str, os.stat_result]:
+    found = {}
+    for name in names:
+        try:
+            found[name] = os.stat(folder / name)
+        except FileNotFoundError:
+            # sealed or removed meanwhile: the next pass meets the other form
+            continue
+    return found
 
 
 def _item(source: Path, target: Path, status: os.stat_result) -> Item | None:

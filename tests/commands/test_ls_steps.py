@@ -94,7 +94,8 @@ def test_steps_of_any_type_have_an_order(cli: Cli, writer: Callable[..., Any], t
 
 def test_scores_are_facts(cli: Cli, rollouts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is told of a trajectory after its end is listed, filtered by and shown."""
-    monkeypatch.setattr(facts, "scores_of", lambda t: {"reward": len(t.calls) / 2, "acc": True, "num_turns": 4})
+    scores = {"acc": True, "num_turns": 4}
+    monkeypatch.setattr(facts, "flat_scores", lambda t, taken: {"reward": len(t.calls) / 2, **scores})
     listed = json.loads(cli("ls", rollouts, "-t", "--json", "--where", "acc and num_turns == 4").out)
 
     assert [fact["reward"] for fact in listed] == [2.5] * 8

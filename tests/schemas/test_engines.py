@@ -80,7 +80,7 @@ def test_a_struct_has_every_field_in_its_order() -> None:
         "temperature": 1.0,
         "logprobs": 2,
         "stop": [],
-        "kind": {"_type": "Kind", "name": "CUMULATIVE", "value": 0},
+        "kind": 0,
         "logit_bias": {"7": 0.5},
         "_all_stop_token_ids": [3],
     }
