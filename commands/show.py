@@ -12,9 +12,10 @@ from ..reader import Call
 from ..reader.conversation import conversation
 from ..reader.facts import trajectory_facts
 from ..reader.filters import Filters
+from ..reader.media import as_file, content_of, describe, is_content
 from ..reader.payloads import MISSING, field, json_text, parsed
 from ..reader.pick import Picked, pick, raw_lines
-from ..schemas.errors import NotFound
+from ..schemas.errors import BadTarget, NotFound
 from ..viewer.as_json import call_json, turn_json
 from ..viewer.call_tree import tree_lines
 from ..viewer.showing import call_lines, conversation_lines, fact_lines
@@ -54,11 +55,16 @@ def show(
             "--field", help="Print one field alone: output.response_text, inputs.raw_prompt.0.content.", metavar="PATH"
         ),
     ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", help="With --field: write the picture, array or media there to FILE.", metavar="FILE"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show one trajectory as a conversation and as a tree of calls, or one call with inputs and output.
 
-    Long values are shortened with a remark; --full shows all of them, --field one of them.
+    Long values are shortened with a remark; --full shows all of them, --field one of them. Pictures, arrays and
+    other media are described in a line; --field with --save writes one as PNG, NPY or the like.
 
     Example: verl-trace show runs/exp1 3:7:0
     """
@@ -68,6 +74,8 @@ def show(
         ids = {picked.call.id} if picked.call is not None else None
         for record in raw_lines(picked.run, picked.trajectory.trace_id, ids):
             sys.stdout.buffer.write(record)
+    elif save is not None:
+        _save(picked, field or "", save)
     elif field is not None:
         _print_field(picked, field)
     elif as_json:
@@ -103,8 +111,7 @@ def _parts(call: Call) -> dict[str, Any]:
     return parts if call.unfinished else {**parts, "output": parsed(call.output())}
 
 
-def _print_field(picked: Picked, path: str) -> None:
-    """The bare value: text is written as it is into a pipe, and made harmless on a terminal."""
+def _field(picked: Picked, path: str) -> tuple[Call, Any]:
     call = picked.call or picked.trajectory.root
     if call is None:
         raise NotFound("the record of the trajectory's own call is lost", hint="name one of its calls")
@@ -112,6 +119,31 @@ def _print_field(picked: Picked, path: str) -> None:
     if value is MISSING:
         names = ", ".join(map(str, _names(call, path)))
         raise NotFound(f"{call.op} has no field {path!r}", hint=f"there are {names}" if names else "")
+    return call, value
+
+
+def _save(picked: Picked, path: str, target: Path) -> None:
+    """A content of a side file as a file that other programs open."""
+    call, form = _field(picked, path)
+    if not is_content(form):
+        raise NotFound(f"{path or '--field'} is no picture, array or other content", hint="--field alone prints it")
+    data = content_of(call, form)
+    if data is None:
+        raise NotFound(f"the content of {path} is not in the side files, or not whole", hint="verl-trace verify")
+    encoded, suffix = as_file(form, data)
+    if target.exists():
+        raise BadTarget(f"{target} is there already", hint="give another name")
+    try:
+        target.write_bytes(encoded)
+    except OSError as error:
+        raise BadTarget(f"{target}: {error.strerror}") from error
+    note = "" if target.suffix == suffix else f" (it is a {suffix} file)"
+    typer.echo(f"{visible(target)}: {visible(describe(form))}{note}")
+
+
+def _print_field(picked: Picked, path: str) -> None:
+    """The bare value: text is written as it is into a pipe, and made harmless on a terminal."""
+    _, value = _field(picked, path)
     text = value if isinstance(value, str) else json_text(value, indent=True)
     if sys.stdout.isatty():
         typer.echo("\n".join(visible_lines(text)))

@@ -8,6 +8,8 @@ from typing import Any
 
 import orjson
 
+from .media import describe, is_content
+
 __all__ = ["MISSING", "field", "is_numbers", "json_text", "parsed", "text_in", "texts"]
 
 # What `field` gives where there is nothing; None is a value.
@@ -86,11 +88,21 @@ def text_in(value: Any) -> str:
         return value
     if isinstance(value, dict) and isinstance(value.get("text"), str):
         return str(value["text"])
+    if is_content(value):
+        return describe(value)
     if isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):
         return "\n".join(_part(part) for part in value)
     return "" if value is None else json_text(value)
 
 
 def _part(part: dict[str, Any]) -> str:
-    """One part of a multimodal message: text, or the name of what is not text."""
-    return str(part["text"]) if isinstance(part.get("text"), str) else f"<{part['type']}>"
+    """One part of a multimodal message: text, or the name of what is not text, and what is known of it."""
+    if isinstance(part.get("text"), str):
+        return str(part["text"])
+    inner = [part, *part.values(), *(below for value in part.values() for below in _below(value))]
+    known = next((describe(value) for value in inner if is_content(value)), "")
+    return f"<{part['type']}>{f' {known}' if known else ''}"
+
+
+def _below(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else []

@@ -18,8 +18,8 @@ from typing import Any
 
 import orjson
 
+from ..reader.encodings import npy, png, wav
 from .contents import PART_BYTES, FileCache, contents
-from .encodings import npy, png, wav
 from .payload import Encoded
 
 __all__ = ["place_files"]
