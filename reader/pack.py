@@ -1,8 +1,9 @@
 """Runs -> one tar, or parts of a size, to be carried over an air gap and read as they are.
 
 Span files that are still raw are compressed on the way: their whole lines, as they are at that moment. With a choice of
-trajectories, the records of all others are left out; headers and close records say so. A part is written under a
-temporary name and published by rename; begun again after an interruption, packing goes on behind the last whole file.
+trajectories, the records and contents of all others are left out; headers and close records say so. A part is written
+under a temporary name and published by rename; begun again after an interruption, packing goes on behind the last whole
+file.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import zstandard
 
 from ..schemas.errors import BadTarget
-from ..schemas.files import ATTEMPT_PREFIX, WANDB_PREFIX, segment_file_name
+from ..schemas.files import ATTEMPT_PREFIX, TMP_SUFFIX, WANDB_PREFIX, segment_file_name
 from .contents import side_files
 from .pack_parts import Parts
+from .pack_side import chosen_contents, copy_contents
 from .places import list_folder, open_file, status
 from .records import CALL_KINDS, parse_record, trace_id_of
 from .runs import Run, Segment
@@ -73,8 +75,10 @@ def pack(
             for name, content, modified in _files(list(runs), chosen, packed, parts.has):
                 if isinstance(content, bytes):
                     parts.add(name, content, modified)
+                elif content.wanted is None:
+                    parts.add_file(name, content.path, content.size, modified)
                 else:
-                    parts.add_file(name, *content, modified)
+                    _add_some(parts, name, content, modified, packed, out.with_name(f"{out.name}.side{TMP_SUFFIX}"))
                 packed.files, packed.size = parts.files, parts.size
                 progress(packed)
             packed.parts = parts.publish()
@@ -86,10 +90,27 @@ def pack(
     return packed
 
 
+class _Side(NamedTuple):
+    """A side file, which may be large. `wanted`: digests of the contents that are to be packed, None for all."""
+
+    path: Path
+    size: int
+    wanted: set[str] | None
+
+
+def _add_some(parts: Parts, name: str, side: _Side, modified: float, packed: Packed, copy: Path) -> None:
+    """Pack the wanted contents of a side file, by way of a file beside the target."""
+    try:
+        packed.damages += copy_contents(side.path, side.wanted or set(), copy)
+        parts.add_file(name, copy, copy.stat().st_size, modified)
+    finally:
+        copy.unlink(missing_ok=True)
+
+
 def _files(
     runs: list[Run], chosen: Chosen | None, packed: Packed, has: Callable[[str, float], bool]
-) -> Iterator[tuple[str, bytes | tuple[Path, int], float]]:
-    """Name, content and time of every file that is not packed yet. Of side files, which may be large: path and size.
+) -> Iterator[tuple[str, bytes | _Side, float]]:
+    """Name, content and time of every file that is not packed yet.
 
     Segments come before the side files that their lines refer to: what a writer adds meanwhile is in both or in the
     side file alone.
@@ -109,10 +130,13 @@ def _files(
                 modified = segment.modified
                 if not has(name, modified):
                     yield name, _content(segment, chosen, packed), modified
+            wanted: set[str] | None = None
             for path in side_files(run.folder, writer.id):
                 found = status(path)
                 if not has(f"{bases[run.folder]}/{path.name}", found.modified):
-                    yield f"{bases[run.folder]}/{path.name}", (path, found.size), found.modified
+                    if chosen is not None and wanted is None:
+                        wanted = chosen_contents(writer, chosen)
+                    yield f"{bases[run.folder]}/{path.name}", _Side(path, found.size, wanted), found.modified
 
 
 def _bases(runs: list[Run]) -> dict[Path, str]:

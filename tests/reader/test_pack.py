@@ -267,3 +267,31 @@ def test_side_files_are_packed_and_read_in_place(tmp_path: Path, monkeypatch: py
             found.append(np.frombuffer(data, dtype=arrays[0].dtype)[0])
     assert sorted(found) == [0, 1, 2]
     assert [report.state for report in verify(tmp_path / "X.tar")] == ["whole"]
+
+
+def test_contents_of_others_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a choice of trajectories their pictures are packed, and no others."""
+    import verl_trace
+
+    monkeypatch.setenv("VERL_TRACE_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("VERL_TRACE_MIN_FREE", "0")
+    data = [bytes([n]) * 100_000 for n in range(4)]
+
+    @verl_trace.rollout_trace_op
+    def run(both: bytes, own: bytes) -> bytes:
+        return own
+
+    verl_trace.RolloutTraceConfig.init("me/proj", "exp1", "jsonl")
+    for own in data[1:]:
+        run(data[0], own)
+    verl_trace.RolloutTraceConfig.reset()
+    chosen = [trajectory.trace_id for trajectory in iter_trajectories(find_runs(tmp_path / "runs")[0])][1]
+    pack(find_runs(tmp_path / "runs"), tmp_path / "X.tar", chosen=lambda trace_id: trace_id == chosen, choice="one")
+
+    (packed,) = find_runs(tmp_path / "X.tar")
+    (trajectory,) = iter_trajectories(packed)
+    contents = trajectory.calls[0].writer.contents
+    assert [contents.get(digest) for digest in trajectory.calls[0].blobs] == [data[0], data[2]]
+    assert (tmp_path / "X.tar").stat().st_size < 300_000
+    assert [report.state for report in verify(tmp_path / "X.tar")] == ["whole"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["X.tar", "runs"]
