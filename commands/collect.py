@@ -101,8 +101,9 @@ class _Sidecar:
 
     def run(self, every: float) -> Report:
         from ..collector import Pace, Report
-        from ..collector import collect as one_pass
 
+        # a destination that cannot be is told at once; one that goes away later may come back
+        self._target.mkdir(parents=True, exist_ok=True)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._end())
         total = Report()
@@ -111,13 +112,23 @@ class _Sidecar:
             self._pace = Pace(self._limit)
             if not self._ending.is_set() and self._source.is_dir():
                 # before the first record there is no folder
-                self._told(one_pass(self._source, self._target, move=self._move, pace=self._pace), total)
+                self._told(self._pass(self._pace, self._move), total)
             self._ending.wait(max(0.0, every - (time.monotonic() - began)))
         # no limit any more: what is left behind is lost with the node
         self._pace = Pace(None, _until(self._deadline))
         if self._source.is_dir():
-            self._told(one_pass(self._source, self._target, pace=self._pace), total)
+            self._told(self._pass(self._pace, False), total)
         return total
+
+    def _pass(self, pace: Pace, move: bool) -> Report:
+        from ..collector import Report
+        from ..collector import collect as one_pass
+
+        try:
+            return one_pass(self._source, self._target, move=move, pace=pace)
+        except OSError as error:
+            # shared storage that is away for an hour must not cost the passes after it
+            return Report(failures=[(str(error.filename or self._target), error.strerror or str(error))])
 
     def _end(self) -> None:
         self._ending.set()

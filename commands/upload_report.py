@@ -32,16 +32,19 @@ def report_lines(result: UploadResult) -> Iterator[str]:
 
 
 def _run(report: RunReport, dry_run: bool) -> Iterator[str]:
+    from ..uploader.size import size_words
+
     yield f"{report.project_name} · {report.experiment_name} → {report.page or report.target}"
     yield f"  recorded {report.recorded:>9,} calls in {report.trajectories:,} trajectories"
     for found in report.wandb:
         yield f"  W&B run  {found['run_id']}: {found['state']} ({found['folder']})"
     if dry_run:
-        yield f"  to send  {report.to_send:>9,} calls, {report.bytes / 1e6:,.1f} MB"
+        yield f"  to send  {report.to_send:>9,} calls, {size_words(report.bytes)}"
         share = 100 * report.stored_bytes / FREE_MONTH
-        yield f"  counted  {report.stored_bytes / 1e6:>9,.1f} MB by the server, {share:,.1f} % of 1 GB a month"
+        number, unit = size_words(report.stored_bytes).split()
+        yield f"  counted  {number:>9} {unit} by the server, {share:,.1f} % of 1 GB a month"
     else:
-        yield f"  sent     {report.sent:>9,} calls, {report.bytes / 1e6:,.1f} MB"
+        yield f"  sent     {report.sent:>9,} calls, {size_words(report.bytes)}"
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.skipped.items()) if count)
     yield f"  skipped  {sum(report.skipped.values()):>9,}{f'  ({reasons})' if reasons else ''}"
     yield f"  failed   {report.failed:>9,}"
@@ -53,7 +56,7 @@ def _run(report: RunReport, dry_run: bool) -> Iterator[str]:
     if report.moved:
         yield f"  moved    {len(report.moved):>9,} fields of calls too large for a row of Weave into files"
     for moved in report.moved[:_MOVED_LISTED]:
-        yield f"    {moved.id} {moved.op}: {moved.path}, {moved.bytes / 1e6:,.1f} MB"
+        yield f"    {moved.id} {moved.op}: {moved.path}, {size_words(moved.bytes)}"
     if len(report.moved) > _MOVED_LISTED:
         yield f"    … and {len(report.moved) - _MOVED_LISTED:,} more; --json lists them all"
     if report.feedback:

@@ -10,6 +10,7 @@ from ..reader import iter_trajectories
 from ..reader.facts import trajectory_facts
 from ..reader.filters import Filters
 from ..reader.selection import Candidate, Selection, group_key, is_sampled, select
+from .size import size_words
 
 if TYPE_CHECKING:
     from ..reader import Call, Run, Trajectory
@@ -83,7 +84,7 @@ class Choice:
             return []
         return [
             f"left out for want of room: {chosen.left_out:,} of {chosen.trajectories:,} trajectories,"
-            f" {(chosen.size - chosen.size_taken) / 1e6:,.1f} of {chosen.size / 1e6:,.1f} MB;"
+            f" {size_words(chosen.size - chosen.size_taken)} of {size_words(chosen.size)};"
             f" in it are {chosen.groups_taken:,} of {chosen.groups:,} groups, {chosen.steps_taken:,} of"
             f" {chosen.steps:,} steps, {chosen.failed_taken:,} of {chosen.failed:,} trajectories that failed"
             if self.asked.budget is not None

@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["stored_size"]
+__all__ = ["size_words", "stored_size"]
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _HIGH = bytes(range(0x80, 0x100))
+
+
+def size_words(size: int) -> str:
+    """`16.3 kB`, `1,204.0 MB`: as W&B counts, in thousands."""
+    return f"{size / 1e3:,.1f} kB" if size < 100_000 else f"{size / 1e6:,.1f} MB"
 
 
 def stored_size(data: bytes) -> int:

@@ -221,6 +221,41 @@ def test_a_destination_that_cannot_be_written(node: Path, tmp_path: Path) -> Non
     assert str(tmp_path / "file") in done.stderr
 
 
+def test_storage_that_goes_away_for_a_while(node: Path, tmp_path: Path) -> None:
+    """A pass that fails as a whole is told, and the sidecar goes on; at its start that is exit 2."""
+    shared, one, other, file = (tmp_path / name for name in ("shared", "one", "other", "file"))
+    one.mkdir()
+    other.mkdir()
+    file.touch()
+    shared.symlink_to(one)
+
+    def turn_to(place: Path) -> None:
+        # in one step, between which no pass can fall
+        (tmp_path / "new").symlink_to(place)
+        (tmp_path / "new").rename(shared)
+
+    sidecar = subprocess.Popen(
+        [*COMMAND, str(node), str(shared), "--every", "0.2s", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert sidecar.stdout is not None
+    first = json.loads(sidecar.stdout.readline())
+    turn_to(file)
+    failed = json.loads(sidecar.stdout.readline())
+    at_the_start = subprocess.run([*COMMAND, str(node), str(shared), "--every", "1s"], timeout=60, check=False)
+    turn_to(other)
+    again = next(report for line in sidecar.stdout if not (report := json.loads(line))["failures"])
+    sidecar.send_signal(signal.SIGTERM)
+    sidecar.communicate(timeout=60)
+
+    assert (first["failures"], failed["failures"] != []) == ([], True)
+    assert again["copied"] > 0
+    assert (sidecar.returncode, at_the_start.returncode) == (0, 2)
+    assert calls(shared) == calls(node)
+
+
 def test_no_interval(tmp_path: Path) -> None:
     """Passes without a rest would take a core from the training: exit 2, one line."""
     done = subprocess.run(

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from verl_trace.reader import facts
-
 from .conftest import trajectory
 
 Cli = Callable[..., Any]
@@ -92,13 +90,19 @@ def test_steps_of_any_type_have_an_order(cli: Cli, writer: Callable[..., Any], t
     assert [row["step"] for row in rows] == [2.5, 9, 10, "a", "b", None]
 
 
-def test_scores_are_facts(cli: Cli, rollouts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_are_facts(cli: Cli, writer: Callable[..., Any], tmp_path: Path) -> None:
     """What is told of a trajectory after its end is listed, filtered by and shown."""
-    scores = {"acc": True, "num_turns": 4}
-    monkeypatch.setattr(facts, "flat_scores", lambda t, taken: {"reward": len(t.calls) / 2, **scores})
-    listed = json.loads(cli("ls", rollouts, "-t", "--json", "--where", "acc and num_turns == 4").out)
+    made = writer(tmp_path / "runs", "me/proj")
+    for rollout in (0, 1):
+        root = trajectory(made, 1, 0, rollout)
+        told = {"reward": rollout + 0.5, "reward_extra_info": {"acc": rollout == 1}, "num_turns": 4}
+        scores = json.dumps(told, separators=(",", ":"))
+        head = {"step": 1, "source": "agent_loop", "status": "scored", "id": root["id"], "trace_id": root["trace_id"]}
+        made.append(f'{{"kind":"score","bytes":{len(scores)},{json.dumps(head)[1:-1]},"scores":{scores}}}'.encode())
+    made.close()
+    listed = json.loads(cli("ls", made.folder, "-t", "--json", "--where", "reward_extra_acc and num_turns == 4").out)
 
-    assert [fact["reward"] for fact in listed] == [2.5] * 8
-    assert json.loads(cli("ls", rollouts, "--json").out)[0]["by_step"][0]["reward_mean"] == 2.5
-    assert "reward 2.5" in cli("show", rollouts, "1:0:0").out
-    assert "acc true" in cli("show", rollouts, "1:0:0").out
+    assert [(fact["rollout_n"], fact["reward"]) for fact in listed] == [(1, 1.5)]
+    assert json.loads(cli("ls", made.folder, "--json").out)[0]["by_step"][0]["reward_mean"] == 1.0
+    assert "reward 1.5" in cli("show", made.folder, "1:0:1").out
+    assert "reward_extra_acc true" in cli("show", made.folder, "1:0:1").out
