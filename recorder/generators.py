@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
+from ..schemas.interrupts import pass_on
 from ..schemas.values import Payload, encode
 from . import session as sessions
 from . import token2text
@@ -125,6 +126,7 @@ class Stream(Span):
                 item = without(item, self.session.settings.drop_fields)
             self._items.add(encode(item, self.session.side))
         except Exception as error:  # noqa: BLE001
+            pass_on(error)
             internal("taking an item into", self.op, error, self.session)
 
     def returned(self, value: Any) -> None:
@@ -161,6 +163,7 @@ class Stream(Span):
             if job is not None:
                 self.decode_later(job)
         except Exception as trouble:  # noqa: BLE001
+            pass_on(trouble)
             internal("finishing", self.op, trouble, self.session)
         finally:
             self._last = None

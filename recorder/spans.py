@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextvars import Token
 from typing import Any, TypeVar
 
+from ..schemas.interrupts import pass_on
 from ..schemas.objects import exception_message, omitted, tagged_fields
 from ..schemas.values import Payload, encode
 from . import session as sessions
@@ -102,6 +103,7 @@ class Span:
             if text_job is not None:
                 self.decode_later(text_job)
         except Exception as error:  # noqa: BLE001
+            pass_on(error)
             internal("finishing", self.op, error, self.session)
         finally:
             self._leave()
@@ -112,6 +114,7 @@ class Span:
             duration = time.perf_counter_ns() - self.begun
             self.end(duration, failure(error), b"null")
         except Exception as trouble:  # noqa: BLE001
+            pass_on(trouble)
             internal("finishing", self.op, trouble, self.session)
         finally:
             self._leave()
@@ -244,6 +247,7 @@ def begin_as(kind: type[_S], session: Session, op: Op, args: tuple[Any, ...], kw
     except Exception as error:  # noqa: BLE001
         if token is not None:
             current_span.reset(token)
+        pass_on(error)
         internal("starting", op, error, session)
         return None
     except BaseException:

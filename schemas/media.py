@@ -20,6 +20,7 @@ import re
 import sys
 from typing import Any
 
+from .interrupts import pass_on
 from .side import SideFile, reference
 
 __all__ = ["BYTES_INLINE", "DATA_URL_LENGTH", "bytes_form", "data_url_form", "image_form", "is_data_url", "mimetype_of"]
@@ -103,6 +104,7 @@ def image_form(value: Any, kind: type, side: SideFile | None, digests: list[str]
             if type(transparency) in (int, bytes):
                 form["transparency"] = transparency if type(transparency) is int else list(transparency)
     except Exception as error:  # noqa: BLE001
+        pass_on(error)
         return form | {"_omitted": f"could not be read: {type(error).__name__}"}
     return form | reference(side, digests, pixels, in_background=True)
 

@@ -20,6 +20,7 @@ from typing import Any
 import orjson
 
 from .arrays import Heavy, array_form, heavy_form, table_fields
+from .interrupts import examine, pass_on
 from .media import bytes_form, data_url_form, image_form, is_data_url
 from .redaction import REDACTED, is_redacted, key_patterns
 from .side import SideFile
@@ -63,16 +64,20 @@ def simple_form(value: Any) -> Any:
         TypeError: the value needs the careful path.
     """
     kind = type(value)
-    fields = tagged_fields(value, kind)
-    if fields is not None:
-        return fields
-    if kind is datetime.datetime:
-        return _datetime_form(value)
-    if issubclass(kind, (set, frozenset, deque)):
-        return _items_of(value)
-    form = array_form(value, kind)
-    if form is not None:
-        return form
+    try:
+        fields = tagged_fields(value, kind)
+        if fields is not None:
+            return fields
+        if kind is datetime.datetime:
+            return _datetime_form(value)
+        if issubclass(kind, (set, frozenset, deque)):
+            return _items_of(value)
+        form = array_form(value, kind)
+        if form is not None:
+            return form
+    except Exception as error:
+        examine(error)
+        raise
     raise TypeError(class_name(kind))
 
 
@@ -157,6 +162,7 @@ def plain(value: Any, budget: Budget, depth: int = 0) -> Any:
     except RecursionError:
         return omitted(value, "nested too deep for this call stack")
     except Exception as error:  # noqa: BLE001
+        pass_on(error)
         return omitted(value, f"could not be read: {type(error).__name__}")
     finally:
         budget.open.discard(id(value))
@@ -357,6 +363,7 @@ def exception_message(error: BaseException) -> str:
     try:
         text = _text(str(error))
     except Exception as trouble:  # noqa: BLE001
+        pass_on(trouble)
         return f"<__str__ raised {type(trouble).__name__}>"
     return text if type(text) is str else str(text["backslashreplace"])
 

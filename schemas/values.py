@@ -37,6 +37,7 @@ from typing import Any
 import orjson
 
 from .arrays import is_array
+from .interrupts import pass_on
 from .media import is_data_url
 from .objects import Budget, class_name, plain, simple_form, tagged_fields
 from .redaction import REDACTED, is_redacted, key_patterns
@@ -90,18 +91,19 @@ class _Cycle(Exception):
 def encode(value: Any, side: SideFile | None = None) -> bytes:
     """JSON bytes of any value; a `Payload` where large contents went to `side`.
 
-    Never raises but for what the interpreter itself raises, such as KeyboardInterrupt.
+    Never raises but for what has nothing to do with the value: KeyboardInterrupt, and what a signal handler raises.
     """
     is_dict = type(value) is dict
     try:
         if is_dict and _is_small(value, key_patterns().plain_names, 0):
             return _dumps(value)
-    except Exception:  # noqa: BLE001, S110
-        pass
+    except Exception as error:  # noqa: BLE001
+        pass_on(error)
     budget = Budget(side)
     try:
         out = _fields(value, value, 0, budget) if is_dict else _encode(value, 0, budget)
-    except Exception:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001
+        pass_on(error)
         budget.open.clear()
         out = _careful(value, budget)
     return Payload.of(out, budget.digests) if budget.digests else out
@@ -256,7 +258,8 @@ def _items(value: list[Any] | tuple[Any, ...], depth: int, budget: Budget) -> by
 def _in_one_go(value: Any) -> bytes | None:
     try:
         return _dumps(value, default=simple_form, option=_OPTIONS)
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError, RecursionError) as error:
+        pass_on(error)
         return None
 
 
@@ -297,7 +300,8 @@ def _piece(value: Any, depth: int, budget: Budget) -> bytes:
         return _encode(value, depth, budget)
     except _Cycle:
         raise
-    except Exception:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001
+        pass_on(error)
         return _careful(value, budget)
 
 
@@ -306,4 +310,5 @@ def _careful(value: Any, budget: Budget) -> bytes:
     try:
         return _dumps(plain(value, budget))
     except Exception as error:  # noqa: BLE001
+        pass_on(error)
         return _dumps({"_omitted": f"could not be encoded: {type(error).__name__}", "_type": class_name(type(value))})
