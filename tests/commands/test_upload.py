@@ -218,7 +218,7 @@ def test_dry_run(run: Run, recording: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert (code, err) == (0, "")
     assert "→ me/other" in out
     assert "to send          2 calls" in out
-    assert re.search(r"counted +[\d.]+ kB by the server, 0.0 % of 1 GB", out)
+    assert re.search(r"counted +[\d.]+ k?B by the server, 0.0 % of 1 GB", out)
 
 
 def test_target_options(run: Run, wandb_login: Server, recording: Any, project: str) -> None:
