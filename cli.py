@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -41,11 +42,28 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-COMMANDS = (
-    ls, show, grep, cat, compare, stats, sql, export, upload, status, pack, collect, verify, repair, seal, doctor, demo,
-)  # fmt: skip
-for command in COMMANDS:
-    app.command()(command)
+# One line each in `verl-trace --help`, short enough for 80 columns; each command's own --help says more.
+COMMANDS: dict[Callable[..., None], str] = {
+    ls: "List runs, the steps of one run, or its trajectories.",
+    show: "Show a trajectory as a conversation and a tree of calls.",
+    grep: "Search every text of a run.",
+    cat: "Write the records of a run in time order, for jq.",
+    compare: "Put trajectories side by side, differences marked.",
+    stats: "Count a run: steps, ops, latencies, where the time went.",
+    sql: "Ask a run by SQL (DuckDB).",
+    export: "Write Parquet, chat JSONL, Chrome traces or OTLP.",
+    upload: "Replay a run, or some of it, into W&B Weave.",
+    status: "Say what of a run is stored in Weave, and what is not.",
+    pack: "Pack runs, or some of them, into one tar or into parts.",
+    collect: "Bring runs from a node's own disk to shared storage.",
+    verify: "Say what of a run is whole, torn or damaged.",
+    repair: "Copy all that is readable of a run into a new folder.",
+    seal: "Compress what killed processes left as plain text.",
+    doctor: "Say whether verl would record here, and what to do if not.",
+    demo: "Record, upload to a Weave server here, and read back.",
+}
+for command, short in COMMANDS.items():
+    app.command(short_help=short)(command)
 
 
 def _version(wanted: bool) -> None:

@@ -61,7 +61,7 @@ def ls(
     else:
         _print([run_facts(run, summarise(run)) for run in runs], as_json)
     for name in closed_folders(named):
-        typer.echo(f"verl-trace: {visible(name)} cannot be read; it is not listed", err=True)
+        typer.echo(f"verl-trace: not listed, since it cannot be read: {visible(name)}", err=True)
 
 
 def _print(facts: list[dict[str, Any]], as_json: bool, whole_run: bool = True) -> None:

@@ -45,7 +45,7 @@ def pack(
     else:
         typer.echo("\n".join(_text(packed, ids)))
     for name in unreadable:
-        typer.echo(f"verl-trace: {visible(name)} cannot be read; it is not packed", err=True)
+        typer.echo(f"verl-trace: not packed, since it cannot be read: {visible(name)}", err=True)
     raise typer.Exit(1 if packed.damages or unreadable else 0)
 
 

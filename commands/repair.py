@@ -53,7 +53,7 @@ def _text(result: Repair) -> list[str]:
         lines.append(f"  in no side file: {number(result.missing_contents, 'content')} that lines refer to")
     if result.missing:
         lines.append(f"  not in the original: {number(len(result.missing), 'segment')}")
-    lines += [f"  {visible(folder)}: cannot be read" for folder in result.unreadable]
+    lines += [f"  cannot be read: {visible(folder)}" for folder in result.unreadable]
     if result.left_out:
         lines.append(f"  {number(len(result.left_out), 'place')} left out:")
         for damage in result.left_out[:_LISTED]:

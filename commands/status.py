@@ -65,7 +65,7 @@ def status(
             for line in _lines(one_status):
                 typer.echo(visible(line))
     for name in closed:
-        typer.echo(f"verl-trace: {visible(name)} cannot be read", err=True)
+        typer.echo(f"verl-trace: cannot be read: {visible(name)}", err=True)
     whole = not closed and all(one_status.complete for one_status in found)
     raise typer.Exit(_NOTHING_LEFT if whole else _SOMETHING_LEFT)
 

@@ -115,8 +115,9 @@ def upload(
     Key and target are taken as W&B's tools do: WANDB_API_KEY or netrc, WANDB_BASE_URL, WF_TRACE_SERVER_URL,
     WANDB_ENTITY; so are proxies and certificate authorities: HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE, REQUESTS_CA_BUNDLE.
 
-    Exit codes: 0 every call has arrived; 1 some failed, must wait, differ or could not be read; 2 it could not start;
-    5 it had to stop before the end: the server was gone for --max-wait, or withdrew access.
+    Exit codes: 0 every call that was asked for has arrived; 1 some failed, must wait, differ or could not be read; 2 it
+    could not start; 5 it had to stop before the end: the server was gone for --max-wait or withdrew access, or a W&B
+    run could not be synced.
 
     Example: verl-trace upload runs/exp1 --dry-run
     """

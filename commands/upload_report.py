@@ -28,7 +28,7 @@ def report_lines(result: UploadResult) -> Iterator[str]:
     for unopened in result.unopened:
         yield visible(f"{unopened.name} was not uploaded: {unopened.reason}")
     for name in result.unreadable:
-        yield f"{visible(name)} cannot be read; what is in it was not counted"
+        yield f"not counted, since it cannot be read: {visible(name)}"
 
 
 def _run(report: RunReport, dry_run: bool) -> Iterator[str]:

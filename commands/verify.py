@@ -70,7 +70,7 @@ def _text(report: RunReport) -> list[str]:
     lines.append(f"  {number(report.calls, 'call')}{_remarks(report)}")
     lines += _contents(report)
     lines += [f"  {number(count, 'record')} of the unknown kind {visible(kind)!r}" for kind, count in _unknown(report)]
-    lines += [f"  {visible(folder)}: cannot be read" for folder in report.unreadable]
+    lines += [f"  cannot be read: {visible(folder)}" for folder in report.unreadable]
     return lines
 
 

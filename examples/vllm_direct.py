@@ -59,4 +59,6 @@ def main(model: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("python examples/vllm_direct.py MODEL: the folder of a model that vLLM can serve")
     main(sys.argv[1])

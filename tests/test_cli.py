@@ -33,13 +33,14 @@ def test_version(tmp_path: Path) -> None:
 
 
 def test_help_names_every_command() -> None:
-    """In a line of its own, with what it is for."""
-    shown = CliRunner().invoke(app, ["--help"], terminal_width=100).output.splitlines()
+    """In a line of its own, with what it is for, not cut off on a terminal of 80 columns."""
+    shown = CliRunner().invoke(app, ["--help"], terminal_width=80).output.splitlines()
     lines = {line.split()[0]: line.split()[1:] for line in shown if line.startswith("  ") and line.split()}
 
     assert {"ls", "upload", "doctor", "demo"} <= set(COMMANDS)
     for command in COMMANDS:
         assert len(lines[command]) > 2, command
+        assert not lines[command][-1].endswith(("...", "…")), command
 
 
 @pytest.mark.parametrize("command", COMMANDS)

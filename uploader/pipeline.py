@@ -188,6 +188,6 @@ class _Upload:
 
     def _stop_at(self, unreadable: list[str], unopened: list[Unopened]) -> None:
         for name in unreadable:
-            raise CannotStart(f"{name} cannot be read", hint="nothing was sent, as --fail-fast says")
+            raise CannotStart(f"cannot be read: {name}", hint="nothing was sent, as --fail-fast says")
         for found in unopened:
             raise CannotStart(f"{found.name}: {found.reason}", hint="nothing was sent, as --fail-fast says")

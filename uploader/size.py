@@ -16,7 +16,9 @@ _HIGH = bytes(range(0x80, 0x100))
 
 
 def size_words(size: int) -> str:
-    """`16.3 kB`, `1,204.0 MB`: as W&B counts, in thousands."""
+    """`720 B`, `16.3 kB`, `1,204.0 MB`: as W&B counts, in thousands."""
+    if size < 1000:
+        return f"{size} B"
     return f"{size / 1e3:,.1f} kB" if size < 100_000 else f"{size / 1e6:,.1f} MB"
 
 

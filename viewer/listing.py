@@ -117,7 +117,7 @@ def _notes(fact: dict[str, Any], whole_run: bool) -> list[str]:
         "unscored": "trajectories whose reward is not known (yet)",
         "unjoined_scores": "scores of trajectories that are not in the files",
         "skipped": "trajectories left out by sampling or VERL_TRACE_STEPS",
-        "lost": "records that the disk did not take",
+        "lost": "records that were not written (`lost` records say why)",
         "duplicates": "records that were there twice and count once",
     }
     notes += [f"{name}: {fact[key]} {words}" for key, words in counts.items() if fact[key]]

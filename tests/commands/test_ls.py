@@ -128,4 +128,4 @@ def test_a_folder_that_cannot_be_read_is_told(
 
     out, err = capsys.readouterr()
     assert "me/proj" in out
-    assert err == f"verl-trace: {tmp_path / 'closed'} cannot be read; it is not listed\n"
+    assert err == f"verl-trace: not listed, since it cannot be read: {tmp_path / 'closed'}\n"

@@ -191,7 +191,7 @@ def test_what_cannot_be_read_is_no_success(
 
     assert code == 1
     assert "sent             2 calls" in out
-    assert f"{closed} cannot be read" in out
+    assert f"cannot be read: {closed}" in out
     assert json.loads(as_json)["unreadable"] == [str(closed)]
 
 
@@ -206,7 +206,7 @@ def test_a_file_that_cannot_be_read_is_no_success(run: Run, wandb_login: Server,
 
     assert code == 1
     assert "sent             2 calls" in out
-    assert f"{other.path} cannot be read" in out
+    assert f"cannot be read: {other.path}" in out
 
 
 def test_dry_run(run: Run, recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +218,7 @@ def test_dry_run(run: Run, recording: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert (code, err) == (0, "")
     assert "→ me/other" in out
     assert "to send          2 calls" in out
-    assert re.search(r"counted +[\d.]+ kB by the server, 0.0 % of 1 GB", out)
+    assert re.search(r"counted +[\d.]+ k?B by the server, 0.0 % of 1 GB", out)
 
 
 def test_target_options(run: Run, wandb_login: Server, recording: Any, project: str) -> None:
