@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 import time
@@ -62,7 +63,6 @@ def test_an_ascii_locale(writer: Callable[..., Any], tmp_path: Path, command: st
 @pytest.mark.parametrize(("variable", "coloured"), [("", True), ("NO_COLOR", False)])
 def test_colours_only_on_a_terminal_that_wants_them(rollouts: Path, variable: str, coloured: bool) -> None:
     """In a real pseudo-terminal; NO_COLOR switches them off, and text is the same."""
-    pty = pytest.importorskip("pty")
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     environment |= {"TERM": "xterm-256color", "COLUMNS": "80", **({variable: "1"} if variable else {})}
     ours, theirs = pty.openpty()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import json
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from verl_trace.viewer.rows import TABLES
 
 from .conftest import HOSTILE, trajectory
 
-duckdb = pytest.importorskip("duckdb")
+duckdb: Any = importlib.import_module("duckdb")
 Cli = Callable[..., Any]
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reading.md"
 
