@@ -10,7 +10,6 @@ import dataclasses
 import datetime
 import decimal
 import enum
-import functools
 import pathlib
 import types
 import uuid
@@ -20,12 +19,25 @@ from typing import Any
 import orjson
 
 from .arrays import Heavy, array_form, heavy_form, table_fields
+from .classes import (
+    MISSING,
+    class_attribute,
+    class_name,
+    class_names,
+    data_fields,
+    instance_dict,
+    is_door,
+    module_name,
+    mro_of,
+    slot_of,
+    slots_of,
+)
 from .interrupts import examine, pass_on
 from .media import bytes_form, data_url_form, image_form, is_data_url
 from .redaction import REDACTED, is_redacted, key_patterns
 from .side import SideFile
 
-__all__ = ["Budget", "class_name", "plain", "simple_form", "tagged_fields", "untagged_fields"]
+__all__ = ["Budget", "plain", "simple_form", "tagged_fields", "untagged_fields"]
 
 # orjson gives up at 254 levels; below this our own recursion stays far from the interpreter's limit too.
 MAX_DEPTH = 120
@@ -33,6 +45,7 @@ MAX_DEPTH = 120
 OBJECT_NODES = 2_000
 OBJECT_DEPTH = 6
 TEXT_LIMIT = 256 << 20
+_SCALARS = frozenset({int, float, str, bool, type(None)})
 
 
 class Budget:
@@ -87,21 +100,21 @@ def tagged_fields(value: Any, kind: type) -> dict[str, Any] | None:
     if fields is None:
         return None
     name = class_name(kind)
-    bases = [class_name(c) for c in _mro(kind)[1:-1]]
+    bases = [class_name(c) for c in mro_of(kind)[1:-1]]
     return {"_type": name, **fields, "_class_name": name, "_bases": bases}
 
 
 def model_fields(value: Any, kind: type) -> dict[str, Any] | None:
     """Stored fields of a pydantic model, dataclass or attrs instance, else None."""
-    if "__pydantic_fields__" in _class_names(kind):
-        fields = dict(_instance_dict(value) or {})
-        extra = _slot(value, kind, "__pydantic_extra__")
+    if "__pydantic_fields__" in class_names(kind):
+        fields = dict(instance_dict(value) or {})
+        extra = slot_of(value, kind, "__pydantic_extra__")
         if type(extra) is dict:
             fields.update(extra)
         return fields
-    if "__dataclass_fields__" in _class_names(kind):
-        stored = _instance_dict(value) or {}
-        names = _class_attribute(kind, "__dataclass_fields__")
+    if "__dataclass_fields__" in class_names(kind):
+        stored = instance_dict(value) or {}
+        names = class_attribute(kind, "__dataclass_fields__")
         if type(names) is not dict or "_non_tensordict" in stored:
             # a tensorclass is a dataclass by form only
             return None
@@ -113,12 +126,12 @@ def model_fields(value: Any, kind: type) -> dict[str, Any] | None:
             if name in stored:
                 out[name] = stored[name]
             else:
-                slot = _slot(value, kind, name)
-                if slot is not _MISSING:
+                slot = slot_of(value, kind, name)
+                if slot is not MISSING:
                     out[name] = slot
         return out
-    if "__attrs_attrs__" in _class_names(kind):
-        return {**_slots(value, kind), **(_instance_dict(value) or {})}
+    if "__attrs_attrs__" in class_names(kind):
+        return {**slots_of(value, kind), **(instance_dict(value) or {})}
     return None
 
 
@@ -172,7 +185,7 @@ def _plain_container(value: Any, kind: type, budget: Budget, depth: int) -> Any:
     if issubclass(kind, dict):
         return _plain_dict(value, budget, depth)
     if issubclass(kind, (list, tuple)):
-        names = _class_attribute(kind, "_fields") if issubclass(kind, tuple) else None
+        names = class_attribute(kind, "_fields") if issubclass(kind, tuple) else None
         items = list.__iter__(value) if issubclass(kind, list) else tuple.__iter__(value)
         if kind is list and len(value) > _MANY:
             whole = _numbers(value)
@@ -195,7 +208,7 @@ def _plain_container(value: Any, kind: type, budget: Budget, depth: int) -> Any:
     form = image_form(value, kind, budget.side, budget.digests)
     if form is not None:
         return form
-    table = table_fields(value, kind, _class_names(kind))
+    table = table_fields(value, kind, class_names(kind))
     if table is not None:
         return {k: plain(v, budget, depth) for k, v in table.items()}
     leaf = _leaf(value, kind, budget)
@@ -234,13 +247,13 @@ def _plain_dict(value: dict[Any, Any], budget: Budget, depth: int) -> Any:
 
 
 def _plain_object(value: Any, kind: type, budget: Budget, depth: int) -> Any:
-    names = _instance_dict(value)
-    slots = _slots(value, kind)
+    names = instance_dict(value)
+    slots = slots_of(value, kind)
     if names is None and not slots:
-        return f"<{_module(kind)}.{class_name(kind)}>"
-    if _is_door(kind):
-        return f"<{_module(kind)}.{class_name(kind)}>"
-    order = _data_fields(kind)
+        return f"<{module_name(kind)}.{class_name(kind)}>"
+    if is_door(kind):
+        return f"<{module_name(kind)}.{class_name(kind)}>"
+    order = data_fields(kind)
     if order is not None:
         fields = {n: slots[n] for n in order if n in slots} | slots | (names or {})
         return {"_type": class_name(kind), **{_key(n): plain(v, budget, depth) for n, v in _redact(fields).items()}}
@@ -254,36 +267,6 @@ def _plain_object(value: Any, kind: type, budget: Budget, depth: int) -> Any:
             break
         out[_key(name)] = plain(inner, budget, depth)
     return out
-
-
-@functools.lru_cache(maxsize=10_000)
-def _is_door(kind: type) -> bool:
-    return any(f"{_module(c)}.{class_name(c)}" in _DOORS for c in _mro(kind))
-
-
-@functools.lru_cache(maxsize=10_000)
-def _data_fields(kind: type) -> tuple[str, ...] | None:
-    """Field names, as far as they have an order, of classes that hold data and nothing else; None for all other ones.
-
-    Those are msgspec Structs (vLLM's SamplingParams) and vLLM's outputs. They come in batches, which no bound may cut.
-    """
-    names = _slot(kind, type(kind), "__struct_fields__")
-    if type(names) is tuple:
-        return names
-    return () if any(_module(c) in _DATA_MODULES for c in _mro(kind)) else None
-
-
-_DATA_MODULES = frozenset({"vllm.outputs"})
-# Doors to weights, vocabularies or the whole program: the class is all that a trajectory has use for.
-_DOORS = frozenset(
-    {
-        "torch.nn.modules.module.Module",
-        "transformers.tokenization_utils_base.PreTrainedTokenizerBase",
-        "transformers.processing_utils.ProcessorMixin",
-        "logging.Logger",
-        "logging.LoggerAdapter",
-    }
-)
 
 
 def _redact(fields: dict[str, Any]) -> dict[str, Any]:
@@ -331,7 +314,7 @@ def _leaf(value: Any, kind: type, budget: Budget) -> Any:
         return bytes_form(bytes(value), class_name(kind), budget.side, budget.digests)
     if kind is datetime.datetime:
         return _datetime_form(value)
-    if issubclass(kind, (datetime.date, datetime.timedelta)) and _module(kind).startswith("pandas"):
+    if issubclass(kind, (datetime.date, datetime.timedelta)) and module_name(kind).startswith("pandas"):
         # to the nanosecond; NaT is one of them
         return str(value)
     if any(kind is t for t in _AS_TEXT):
@@ -339,7 +322,7 @@ def _leaf(value: Any, kind: type, budget: Budget) -> Any:
     if kind is decimal.Decimal:
         return {"_type": "Decimal", "value": str(value)}
     if issubclass(kind, pathlib.PurePath):
-        return str(value) if _module(kind).startswith("pathlib") else f"<{class_name(kind)}>"
+        return str(value) if module_name(kind).startswith("pathlib") else f"<{class_name(kind)}>"
     if issubclass(kind, BaseException):
         return {"_type": class_name(kind), "message": exception_message(value)}
     if issubclass(kind, (type, *_NAMED)):
@@ -407,71 +390,3 @@ def _items_of(value: Any) -> list[Any]:
 
 
 # A metaclass may answer for its classes as it likes; these read what `type` itself stores.
-_type_name = type.__dict__["__name__"].__get__
-_type_module = type.__dict__["__module__"].__get__
-_mro = type.__dict__["__mro__"].__get__
-_namespace = type.__dict__["__dict__"].__get__
-
-
-def class_name(kind: type) -> str:
-    """The name that the class was given, whatever its metaclass says."""
-    return str(_type_name(kind))
-
-
-def _module(kind: type) -> str:
-    module = _type_module(kind)
-    return module if type(module) is str else "?"
-
-
-_MISSING = object()
-_SCALARS = frozenset({int, float, str, bool, type(None)})
-_class_cache: dict[type, frozenset[str]] = {}
-
-
-def _class_names(kind: type) -> frozenset[str]:
-    """Names that a class and its bases define, from their own dictionaries; cached, since classes are few."""
-    names = _class_cache.get(kind)
-    if names is None:
-        if len(_class_cache) > 10_000:
-            _class_cache.clear()
-        names = frozenset(n for c in _mro(kind) for n in _namespace(c))
-        _class_cache[kind] = names
-    return names
-
-
-def _class_attribute(kind: type, name: str) -> Any:
-    for c in _mro(kind):
-        names = _namespace(c)
-        if name in names:
-            return names[name]
-    return None
-
-
-def _instance_dict(value: Any) -> dict[str, Any] | None:
-    try:
-        names = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return None
-    return names if isinstance(names, dict) else None
-
-
-def _slot(value: Any, kind: type, name: str) -> Any:
-    descriptor = _class_attribute(kind, name)
-    if not isinstance(descriptor, types.MemberDescriptorType):
-        return _MISSING
-    try:
-        return descriptor.__get__(value, kind)
-    except AttributeError:
-        return _MISSING
-
-
-def _slots(value: Any, kind: type) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for c in _mro(kind):
-        for name, descriptor in _namespace(c).items():
-            # members of built-in types (a socket's, a file's) are no attributes in the user's sense
-            if type(descriptor) is types.MemberDescriptorType and _namespace(c).get("__slots__") is not None:
-                found = _slot(value, kind, name)
-                if found is not _MISSING:
-                    out[name] = found
-    return out

@@ -37,9 +37,10 @@ from typing import Any
 import orjson
 
 from .arrays import is_array
+from .classes import class_name
 from .interrupts import pass_on
 from .media import is_data_url
-from .objects import Budget, class_name, plain, simple_form, tagged_fields
+from .objects import Budget, plain, simple_form, tagged_fields
 from .redaction import REDACTED, is_redacted, key_patterns
 from .side import SideFile
 
