@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from ..schemas.files import segment_file_name
+from ..schemas.files import parse_side_file_name, segment_file_name, side_file_name
 
 if TYPE_CHECKING:
     from ..reader import Segment, Trajectory, Writer
 
-__all__ = ["Gaps"]
+__all__ = ["Gaps", "missing_side_file"]
 
 
 class Gaps:
@@ -64,6 +64,28 @@ class Gaps:
         began = min(call.started_at for call in trajectory.calls)
         ended = max(call.ended_at or "~" for call in trajectory.calls)
         return any(began < resumed and (not seen_whole or ended >= resumed) for resumed in self._resumed)
+
+
+def missing_side_file(writer: Writer) -> str:
+    """The first side file that must have been there of a writer whose lines refer to contents; "" when none is missing,
+    or when the recording or a repaired copy says itself that contents are lost."""
+    found = [parsed[1] for path in writer.side_files if (parsed := parse_side_file_name(path)) is not None]
+    gap = next((index for index in range(len(found)) if index not in found), None if found else 0)
+    if not found and not writer.closed:
+        # killed, it may have been before it had written the first one
+        return ""
+    if gap is None or _tells_of_lost_contents(writer.segments[-1]):
+        return ""
+    return side_file_name(writer.id, gap)
+
+
+def _tells_of_lost_contents(segment: Segment) -> bool:
+    kinds = (b'{"kind":"lost"', b'{"kind":"close"')
+    words = (b'"content missing":', b'"contents_lost":')
+    try:
+        return any(line.startswith(kinds) and any(word in line for word in words) for _, line in segment.lines())
+    except OSError:
+        return False
 
 
 def _header(segment: Segment) -> dict[str, object]:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from .gaps import Gaps
+from .gaps import Gaps, missing_side_file
 from .result import STILL_OPEN, WAITS_FOR_SCORE, WAITS_FOR_SEGMENT
 
 if TYPE_CHECKING:
@@ -66,13 +66,16 @@ class Settling:
         self._writing = {writer.id for writer in writing}
         # who has closed its recording adds no score any more, and yet the end of a call that goes on
         self._attempts = {writer.attempt for writer in writing if not writer.closed}
+        self._partial = partial
+        self._missing_side: dict[str, str] = {}
         found = {} if partial else {writer.id: Gaps(writer) for writer in run.writers}
         self._gaps = {key: gaps for key, gaps in found.items() if gaps}
 
     @property
     def missing(self) -> list[str]:
-        """Names of the segments that must have been there, without suffix."""
-        return sorted(name for gaps in self._gaps.values() for name in gaps.names)
+        """Names of the segments and side files that must have been there; of segments without suffix."""
+        segments = (name for gaps in self._gaps.values() for name in gaps.names)
+        return sorted([*segments, *filter(None, self._missing_side.values())])
 
     def waits(self, trajectory: Trajectory) -> str | None:
         """Why the trajectory is not sent yet, one of the reasons in `result`; None when it is settled."""
@@ -87,6 +90,8 @@ class Settling:
         for writer_id in {call.writer.id for call in calls} & self._gaps.keys():
             if self._gaps[writer_id].may_hold_more(trajectory):
                 return WAITS_FOR_SEGMENT
+        if not self._partial and any(_lacks_contents(call) and self._side_gap(call.writer) for call in calls):
+            return WAITS_FOR_SEGMENT
         if not self._attempts & {call.writer.attempt for call in calls}:
             return None
         root = trajectory.root
@@ -96,6 +101,12 @@ class Settling:
         if quiet >= self._settle:
             return None
         return STILL_OPEN if root is None else WAITS_FOR_SCORE
+
+    def _side_gap(self, writer: Writer) -> str:
+        """The first side file of a writer that is not here although others, or lines, say that it was; or ""."""
+        if writer.id not in self._missing_side:
+            self._missing_side[writer.id] = missing_side_file(writer)
+        return self._missing_side[writer.id]
 
 
 def _lacks_contents(call: Call) -> bool:

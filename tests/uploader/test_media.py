@@ -17,6 +17,7 @@ import pytest
 from verl_trace.demo.server_env import Server
 from verl_trace.reader import find_runs
 from verl_trace.uploader.pipeline import upload
+from verl_trace.uploader.result import WAITS_FOR_SEGMENT
 
 RECORD = """
 import base64, io, random, sys
@@ -157,12 +158,15 @@ def test_each_file_is_sent_once(recorded: Path, proxy: Any, project: str) -> Non
 def test_a_missing_side_file_is_told(
     recorded: Path, wandb_login: Server, project: str, stored: Callable[[str], Any]
 ) -> None:
-    """The call arrives with marks where its contents were, and the report counts them."""
+    """It may still arrive; else the call is sent with marks where its contents were, and the report counts them."""
     for path in recorded.rglob("*.blobs"):
         path.unlink()
 
-    result = upload(recorded)
+    waiting = upload(recorded)
+    result = upload(recorded, partial=True)
 
+    assert (waiting.sent, dict(waiting.skipped)) == (0, {WAITS_FOR_SEGMENT: 1})
+    assert ".00000.blobs" in waiting.runs[0].notes[0]
     assert (result.sent, result.failed) == (1, 0)
     assert result.runs[0].missing_contents == 2 * 13
     (row,) = stored(project).values()

@@ -12,7 +12,7 @@ import pytest
 
 from verl_trace.reader import Trajectory, find_runs, iter_trajectories
 from verl_trace.uploader import upload
-from verl_trace.uploader.result import STILL_OPEN, WAITS_FOR_SCORE
+from verl_trace.uploader.result import STILL_OPEN, WAITS_FOR_SCORE, WAITS_FOR_SEGMENT
 from verl_trace.uploader.settle import Settling
 
 
@@ -114,12 +114,14 @@ def test_a_picture_that_waits_in_memory(live: Any) -> None:
 
 
 def test_a_picture_of_a_process_that_is_gone(live: Any) -> None:
-    """Nobody writes it any more: what there is is sent."""
+    """Nobody writes it any more: what there is is sent. A side file that is not here at all may still arrive."""
     live.path.write_bytes(
         live.path.read_bytes().replace(b'"attributes":', b'"blobs":["%s"],"attributes":' % (b"0" * 64))
     )
+    assert waits(live.folder, 0) == [None, None]
     live.close()
-
+    assert waits(live.folder, 1e12) == [WAITS_FOR_SEGMENT, WAITS_FOR_SEGMENT]
+    live.path.with_suffix(".blobs").write_bytes(b'{"kind":"header"}\n')
     assert waits(live.folder, 1e12) == [None, None]
 
 
