@@ -12,8 +12,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,32 +91,19 @@ def replay(plan: Plan, recorded: Recorded, say: Callable[[str], None]) -> Stored
     Raises:
         VerlTraceError: the server cannot be installed or started, or the upload cannot start.
     """
+    from ..uploader.network import environment
     from ..uploader.pipeline import upload
 
     with (
         tempfile.TemporaryDirectory(prefix="verl-trace-demo-") as scratch,
         start_server(Path(scratch) / "weave.db", progress=say) as server,
-        _environment(server.client_environment()),
+        # W&B's libraries and our uploader take their target from it
+        environment(server.client_environment()),
     ):
         say(f"W&B's Weave trace server is up at {server.url}")
         # what is remembered of this server is of no use to anybody later
         result = upload(recorded.folder, state_dir=Path(scratch) / "state")
         return Stored(server.url, result, read_back(server, plan.project))
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """W&B's libraries and our uploader take their target from the environment; it is put back afterwards."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _pid(process: multiprocessing.process.BaseProcess) -> int:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import configparser
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["one_network", "verification"]
+__all__ = ["environment", "one_network", "verification"]
 
 # First that is set, in the order of the client that sends the calls.
 _BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
@@ -36,8 +36,15 @@ def one_network() -> Iterator[None]:
         wanted["SSL_CERT_DIR"] = bundle
     if _wandb_setting("insecure_disable_ssl").lower() in ("true", "1"):
         wanted[_INSECURE] = "true"
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+    with environment(wanted):
+        yield
+
+
+@contextlib.contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """The process's environment with these variables, for the time of the block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:

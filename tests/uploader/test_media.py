@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from verl_trace.commands.upload import exit_code
 from verl_trace.demo.server_env import Server
 from verl_trace.reader import find_runs
 from verl_trace.uploader.pipeline import upload
@@ -169,6 +170,7 @@ def test_a_missing_side_file_is_told(
     assert ".00000.blobs" in waiting.runs[0].notes[0]
     assert (result.sent, result.failed) == (1, 0)
     assert result.runs[0].missing_contents == 2 * 13
+    assert exit_code(result) == 1
     (row,) = stored(project).values()
     assert row["output"]["RGB"]["_omitted"] == "the content is missing from the side file, or damaged"
     assert row["output"]["small"] == [1, 2, 3]
