@@ -1,6 +1,7 @@
 """Call trees -> a Weave project, over Weave's own HTTP protocol.
 
     pipeline   a path: find runs, resolve targets, replay one after the other
+    follow     look again and again while a run is written
     replay     one run: read, sort, send, check
     settle     when a trajectory can no longer change; `gaps`: segments that are missing
     plan       which calls go into which request
