@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -13,11 +11,11 @@ from typing import Annotated
 import typer
 
 from ..reader import Run
+from ..reader.cores import on_all_cores
 from ..reader.filters import Filters
 from ..reader.payloads import json_text
 from ..reader.pick import matching
 from ..reader.trees import Reading
-from ..reader.writers import Segment
 from ..viewer.matches import match_json, match_lines, match_row, trajectory_name
 from ..viewer.patterns import Pattern
 from ..viewer.search import Search, SearchedSegment, search_segment
@@ -29,11 +27,6 @@ from .runs import RunArgument, report_damage, runs_named
 __all__ = ["grep"]
 
 FOUND, NOTHING, TROUBLE = 0, 1, 2
-# Starting processes costs more than one of them needs for this many stored bytes.
-_SMALL = 4 << 20
-
-# What the processes search for; they inherit it from this one.
-_search: list[Search] = []
 
 
 @with_filters
@@ -87,22 +80,15 @@ def grep(
 
 def _searched(search: Search, run: Run, filters: Filters) -> Iterator[SearchedSegment]:
     """Every segment of a run searched, in order, by as many processes as there are cores for."""
+    segments = [segment for writer in run.writers for segment in writer.segments]
     # ops are looked at record by record
     if not Filters(**{**vars(filters), "ops": ()}).everything:
-        trace_ids = frozenset(trajectory.trace_id for trajectory in matching(run, filters))
-        search = Search(**{**vars(search), "trace_ids": trace_ids})
-    segments = [segment for writer in run.writers for segment in writer.segments]
-    workers = min(len(os.sched_getaffinity(0)), len(segments))
-    if workers < 2 or run.stored_bytes < _SMALL:
-        yield from (search_segment(search, segment) for segment in segments)
-        return
-    _search[:] = [search]
-    with multiprocessing.get_context("fork").Pool(workers) as pool:
-        yield from pool.imap(_search_inherited, segments)
-
-
-def _search_inherited(segment: Segment) -> SearchedSegment:
-    return search_segment(_search[0], segment)
+        meant = list(matching(run, filters))
+        search = Search(**{**vars(search), "trace_ids": frozenset(outline.trace_id for outline in meant)})
+        theirs = {segment for outline in meant for segment in outline.segments}
+        segments = [segment for segment in segments if segment in theirs]
+    size = sum(segment.stored_bytes for segment in segments)
+    yield from on_all_cores(lambda segment: search_segment(search, segment), segments, size)
 
 
 class _Printer:

@@ -11,6 +11,7 @@ import typer
 from ..reader import Run, closed_folders, summarise
 from ..reader.facts import FACTS, trajectory_facts
 from ..reader.filters import Filters
+from ..reader.outline import Outline
 from ..reader.payloads import json_text
 from ..reader.pick import matching
 from ..reader.pruned import pruned_folders, pruned_notes, pruned_words
@@ -86,8 +87,8 @@ def _steps(runs: list[Run], filters: Filters, as_json: bool) -> None:
     for run in runs:
         rows: dict[tuple[Any, ...], StepRow] = {}
 
-        def seen(trajectory: Any, rows: dict[tuple[Any, ...], StepRow] = rows) -> None:
-            add_to_steps(rows, trajectory, trajectory_facts(trajectory))
+        def seen(outline: Outline, rows: dict[tuple[Any, ...], StepRow] = rows) -> None:
+            add_to_steps(rows, outline, trajectory_facts(outline))
 
         summary = summarise(run, filters, seen)
         ordered = [row.as_json() for row in in_order(rows.values(), run.attempts)]
@@ -114,7 +115,7 @@ def _trajectories(runs: list[Run], filters: Filters, sort: str | None, as_json: 
     readings, everything = [], []
     for run in runs:
         reading = Reading()
-        facts = [trajectory_facts(trajectory) for trajectory in matching(run, filters, reading)]
+        facts = [trajectory_facts(outline) for outline in matching(run, filters, reading)]
         facts.sort(key=lambda fact: (fact["started_at"], fact["trace_id"]))
         if sort is not None:
             _check(sort, facts)

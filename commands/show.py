@@ -71,8 +71,7 @@ def show(
     decode = load_tokenizer(tokenizer, "show") if tokenizer is not None else None
     picked = pick(runs_named(run), selector, filters)
     if raw:
-        ids = {picked.call.id} if picked.call is not None else None
-        for record in raw_lines(picked.run, picked.trajectory.trace_id, ids):
+        for record in raw_lines(picked):
             sys.stdout.buffer.write(record)
     elif save is not None:
         _save(picked, field or "", save)

@@ -7,6 +7,7 @@ record that holds token ids, and it is all that listings and statistics ask for.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 
 import orjson
@@ -24,18 +25,21 @@ _OBJECT = ord("{")
 _NUMBER = re.compile(rb"\d{1,18}(?=[,}\]])")
 
 
-def count_of(payload: bytes, name: str) -> int | None:
-    """How many items the list `name` has, or the number of that name; None where neither is there. Parses nothing."""
-    key = b'"' + name.encode() + b'":'
-    begin = payload.find(key) + len(key)
+def count_of(data: bytes, name: str, begin: int = 0, end: int = sys.maxsize) -> int | None:
+    """How many items the list `name` has, or the number of that name; None where neither is there. Parses nothing.
+
+    Looked at is `data[begin:end]`.
+    """
+    key = b'"%b":' % name.encode()
+    begin = data.find(key, begin, end) + len(key)
     if begin < len(key):
         return None
-    if payload[begin : begin + 1] == b"[":
-        end = payload.find(b"]", begin)
-        if end < 0:
-            end = len(payload)
-        return payload.count(b",", begin, end) + (end > begin + 1)
-    number = _NUMBER.match(payload, begin)
+    if data.startswith(b"[", begin, end):
+        close = data.find(b"]", begin, end)
+        if close < 0:
+            close = min(end, len(data))
+        return data.count(b",", begin, close) + (close > begin + 1)
+    number = _NUMBER.match(data, begin, end)
     return int(number[0]) if number is not None else None
 
 

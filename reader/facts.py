@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .calls import Trajectory
-from .kinds import MODEL, kind_of, tokens_of
+from .outline import PLACES, Outline, outline_of
 from .score_names import flat_scores
 
 __all__ = ["FACTS", "trajectory_facts"]
@@ -30,34 +30,35 @@ FACTS = (
 )
 
 
-def trajectory_facts(trajectory: Trajectory) -> dict[str, Any]:
+def trajectory_facts(trajectory: Trajectory | Outline) -> dict[str, Any]:
     """Name -> value. `status`: the worst of its calls (error, unfinished, success); `duration`: the root's, in seconds.
 
     `turns` and `tokens` are what the model was asked for and what it wrote. Attributes of the trajectory are in it
     under their own names, where these are not taken, and so are its scores (`score_names`): `reward`, `num_turns`, …
     """
-    root = trajectory.root
-    first = root if root is not None else (trajectory.calls[0] if trajectory.calls else None)
-    attributes = trajectory.attributes
-    head = first.head if first is not None else {}
+    if isinstance(trajectory, Outline):
+        # asked for by the filters, and again by whoever prints
+        if trajectory.facts is None:
+            trajectory.facts = _facts(trajectory)
+        return trajectory.facts
+    return _facts(outline_of(trajectory))
+
+
+def _facts(outline: Outline) -> dict[str, Any]:
+    figures, attributes = outline.figures, outline.attributes
+    head = figures.place.head
     facts: dict[str, Any] = {
-        "trace_id": trajectory.trace_id,
-        "attempt": first.writer.attempt if first is not None else "",
-        **{name: head.get(name, attributes.get(name)) for name in FACTS[2:7]},
-        "op": root.op if root is not None else "",
-        "status": status_of(trajectory),
-        "started_at": first.started_at if first is not None else "",
-        "duration": root.duration if root is not None else None,
-        "calls": len(trajectory.calls),
-        "errors": sum(call.status == "error" for call in trajectory.calls),
-        "turns": sum(kind_of(call) == MODEL for call in trajectory.calls),
-        "tokens": tokens_of(trajectory),
+        "trace_id": outline.trace_id,
+        "attempt": outline.attempt,
+        **{name: head.get(name, attributes.get(name)) for name in PLACES},
+        "op": figures.op,
+        "status": figures.status,
+        "started_at": figures.started_at,
+        "duration": figures.duration,
+        "calls": figures.calls,
+        "errors": figures.errors,
+        "turns": figures.turns,
+        "tokens": figures.tokens,
     }
     known = {**attributes, **facts}
-    return {**known, **flat_scores(trajectory, known)}
-
-
-def status_of(trajectory: Trajectory) -> str:
-    """`error` where a call raised, else `unfinished` where one has no end, else `success`."""
-    found = {call.status for call in trajectory.calls}
-    return "error" if "error" in found else "unfinished" if "unfinished" in found else "success"
+    return {**known, **flat_scores(outline, known)}

@@ -15,6 +15,7 @@ from typing import Any
 from ..schemas.errors import BadFilter
 from .calls import Call, Trajectory
 from .facts import trajectory_facts
+from .outline import CallOutline, Outline
 from .where import Where
 
 __all__ = ["Filters", "Numbers", "parse_duration"]
@@ -151,7 +152,7 @@ class Filters:
         ids = tuple(_attempt(name, attempts) for name in self.attempts)
         return Filters(**{**vars(self), "attempts": ids})
 
-    def trajectory(self, trajectory: Trajectory) -> bool:
+    def trajectory(self, trajectory: Trajectory | Outline) -> bool:
         """Whether the trajectory is meant."""
         if self.everything:
             return True
@@ -162,7 +163,7 @@ class Filters:
         """Whether a call of this op is meant."""
         return not self.ops or any(_is_op(name, op) for op in self.ops)
 
-    def call(self, call: Call) -> bool:
+    def call(self, call: Call | CallOutline) -> bool:
         """Whether what was said of calls holds for this one."""
         if not self.op(call.op):
             return False

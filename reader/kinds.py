@@ -5,10 +5,12 @@ verl's names decide, and where a call is of nobody's class, what it gave: token 
 
 from __future__ import annotations
 
-from .calls import Call, Trajectory
+import functools
+
+from .calls import Call
 from .digest import count_of
 
-__all__ = ["MODEL", "OTHER", "PARSER", "ROOT", "TOOL", "kind_of", "tokens_of"]
+__all__ = ["LOOKED_AT", "MODEL", "OTHER", "PARSER", "ROOT", "TOOL", "kind_named", "kind_of"]
 
 ROOT, MODEL, TOOL, PARSER, OTHER = "root", "model", "tool", "parser", "other"
 
@@ -16,26 +18,26 @@ _MODEL_NAMES = frozenset({"generate", "chat", "complete", "completion", "complet
 _TOOL_NAMES = frozenset({"execute", "_call_tool", "call_tool"})
 
 
+# So much of an output tells whether it has token ids: they come first.
+LOOKED_AT = 4096
+
+
 def kind_of(call: Call) -> str:
     """One of ROOT, MODEL, TOOL, PARSER, OTHER."""
-    scope, _, name = call.op.rpartition(".")
-    if name in _MODEL_NAMES:
+    output = call.raw_output
+    tokens = output is not None and count_of(output, "token_ids", 0, LOOKED_AT) is not None
+    return kind_named(call.op, is_root=call.parent_id is None, has_tokens=tokens)
+
+
+@functools.lru_cache(maxsize=4096)
+def kind_named(op: str, *, is_root: bool, has_tokens: bool) -> str:
+    """The kind of a call of this op; `has_tokens`: it gave token ids."""
+    scope, _, name = op.rpartition(".")
+    if name in _MODEL_NAMES or has_tokens:
         return MODEL
-    if call.raw_output is not None and count_of(call.raw_output[:4096], "token_ids") is not None:
-        return MODEL
-    if call.parent_id is None:
+    if is_root:
         return ROOT
     if name == "extract_tool_calls":
         return PARSER
     # a plain function as a tool is recorded under the tool's name
     return TOOL if name in _TOOL_NAMES or not scope else OTHER
-
-
-def tokens_of(trajectory: Trajectory) -> int | None:
-    """Tokens that the model wrote, or for a trajectory without turns those of its response; None where none are."""
-    turns = [call.raw_output for call in trajectory.calls if call.raw_output is not None and kind_of(call) == MODEL]
-    counts = [count for output in turns if (count := count_of(output, "token_ids")) is not None]
-    if counts:
-        return sum(counts)
-    root = trajectory.root
-    return None if root is None or root.raw_output is None else count_of(root.raw_output, "response_ids")

@@ -16,7 +16,9 @@ from .calls import Call, Trajectory
 from .digest_cache import KeptDigests, digests, kept_digests
 from .facts import trajectory_facts
 from .filters import Filters
-from .finding import SCORE, find, records_of
+from .finding import SCORE, Hits, find, records_of
+from .outline import Outline
+from .outlines import are_at_hand, iter_outlines
 from .records import parse_record, trace_id_of
 from .runs import Run
 from .segments import SegmentLines
@@ -33,12 +35,16 @@ _ID_LIKE = re.compile(r"[0-9a-fA-F-]{4,36}\Z")
 
 
 class Picked(NamedTuple):
-    """What a name means: a trajectory, and one call of it where the name is the call's own."""
+    """What a name means: a trajectory, and one call of it where the name is the call's own.
+
+    `segments`: where its records are, where that is known.
+    """
 
     run: Run
     trajectory: Trajectory
     call: Call | None
     reading: Reading
+    segments: Sequence[Segment] | None = None
 
 
 class _OnlyLines(SegmentLines):
@@ -78,29 +84,34 @@ def read(run: Run, trace_ids: frozenset[str], reading: Reading | None = None) ->
     return iter_trajectories(run, reading, source=only(trace_ids))
 
 
-def raw_lines(run: Run, trace_id: str, call_ids: set[str] | None = None) -> Iterator[bytes]:
-    """The records of a trajectory as they are in the files, or those of some of its calls."""
-    hits = find(run, b'"trace_id":"%b"' % trace_id.encode("utf-8", "replace"))
+def raw_lines(picked: Picked) -> Iterator[bytes]:
+    """The records of what was picked as they are in the files."""
+    run, trace_id = picked.run, picked.trajectory.trace_id
+    hits: Hits | None = None
+    if picked.segments is not None:
+        hits = Hits({trace_id}, set(picked.segments))
+    else:
+        hits = find(run, b'"trace_id":"%b"' % trace_id.encode("utf-8", "replace"))
     # a whole id is in one trace, but for payloads that quote it
     source = records_of(hits) if hits is not None else only(frozenset({trace_id}))
     for writer in run.writers:
         for segment in writer.segments:
             for _, line in source(segment, None):
                 record = parse_record(line) if trace_id_of(line) == trace_id else None
-                if record is not None and (call_ids is None or record.head.get("id") in call_ids):
+                if record is not None and (picked.call is None or record.head.get("id") == picked.call.id):
                     yield line
 
 
-def matching(run: Run, filters: Filters, reading: Reading | None = None) -> Iterator[Trajectory]:
-    """The trajectories that are meant, without payloads (see `digest`).
+def matching(run: Run, filters: Filters, reading: Reading | None = None) -> Iterator[Outline]:
+    """The trajectories that are meant, in outline.
 
     Raises:
         BadFilter: an attempt that the run does not have.
     """
     filters = filters.of_run(run.attempts)
-    for trajectory in iter_trajectories(run, reading, source=digests):
-        if filters.trajectory(trajectory):
-            yield trajectory
+    for outline in iter_outlines(run, reading):
+        if filters.trajectory(outline):
+            yield outline
 
 
 def pick(runs: Sequence[Run], selector: str | None, filters: Filters) -> Picked:
@@ -110,7 +121,7 @@ def pick(runs: Sequence[Run], selector: str | None, filters: Filters) -> Picked:
         NotFound: none is meant, or several are.
     """
     wanted = _Selector(selector) if selector is not None else None
-    if wanted is not None:
+    if wanted is not None and not all(map(are_at_hand, runs)):
         found = _found_by_bytes(runs, wanted, filters)
         if found is not None:
             if len(found) == 1:
@@ -137,21 +148,35 @@ def _found_by_bytes(runs: Sequence[Run], wanted: _Selector, filters: Filters) ->
 
 def _among_all(runs: Sequence[Run], wanted: _Selector | None, filters: Filters) -> Picked:
     found: dict[int, _Candidates] = {}
+    readings = []
     for run in runs:
-        for trajectory in matching(run, filters):
-            match = wanted.match(trajectory) if wanted is not None else _Match(1, None)
+        readings.append(Reading())
+        for meant in matching(run, filters, readings[-1]):
+            match = wanted.match(meant) if wanted is not None else _Match(1, None)
             if match is not None:
-                found.setdefault(match.rank, _Candidates()).add(run, trajectory, match.call_id)
+                found.setdefault(match.rank, _Candidates()).add(run, meant, match.call_id)
     best = found[min(found)] if found else _Candidates()
     if best.count != 1:
         raise _unclear(wanted.text if wanted is not None else None, best)
-    run, digest, call_id = best.first[0]
-    reading = Reading()
-    for trajectory in read(run, frozenset({digest.trace_id}), reading):
-        if trajectory.trace_id == digest.trace_id:
-            call = next((call for call in trajectory.calls if call.id == call_id), None)
-            return Picked(run, trajectory, call, reading)
-    raise NotFound(f"trajectory {digest.trace_id} was there a moment ago and is no more", hint="were files removed?")
+    run, outline, call_id = best.first[0]
+    assert isinstance(outline, Outline), "that is what `matching` gives"
+    trajectory = _whole(run, outline)
+    call = next((call for call in trajectory.calls if call.id == call_id), None)
+    reading = next(reading for one, reading in zip(runs, readings, strict=True) if one is run)
+    return Picked(run, trajectory, call, reading, outline.segments)
+
+
+def _whole(run: Run, outline: Outline) -> Trajectory:
+    """The trajectory of an outline: its records are read, of its own segments alone."""
+    hits = Hits({outline.trace_id}, set(outline.segments))
+    # what is damaged was told when the outlines were read
+    for trajectory in iter_trajectories(run, Reading(), source=records_of(hits)):
+        if trajectory.trace_id == outline.trace_id:
+            trajectory.scores, trajectory.score_status = outline.scores, outline.score_status
+            trajectory.group, trajectory.group_awaited = outline.group, outline.group_awaited
+            trajectory.score_expected = outline.score_expected
+            return trajectory
+    raise NotFound(f"trajectory {outline.trace_id} was there a moment ago and is no more", hint="were files removed?")
 
 
 class _Match(NamedTuple):
@@ -163,7 +188,7 @@ class _Candidates:
     """The first few that a name fits, and how many there are."""
 
     def __init__(self) -> None:
-        self.first: list[tuple[Run, Trajectory, str | None]] = []
+        self.first: list[tuple[Run, Trajectory | Outline, str | None]] = []
         self.count = 0
 
     @classmethod
@@ -174,7 +199,7 @@ class _Candidates:
             candidates.add(run, trajectory, None)
         return candidates
 
-    def add(self, run: Run, trajectory: Trajectory, call_id: str | None) -> None:
+    def add(self, run: Run, trajectory: Trajectory | Outline, call_id: str | None) -> None:
         self.count += 1
         if len(self.first) < _LISTED:
             self.first.append((run, trajectory, call_id))
@@ -197,7 +222,7 @@ class _Selector:
             fields = [b'"%b":%b,' % (name, _as_written(part)) for name, part in pairs]
             self.pattern = re.compile(b"".join(fields))
 
-    def match(self, trajectory: Trajectory) -> _Match | None:
+    def match(self, trajectory: Trajectory | Outline) -> _Match | None:
         """How well the name fits, 1 is best; None where it does not. A trajectory's name comes before its calls'."""
         if self._numbers is not None:
             facts = trajectory_facts(trajectory)
@@ -233,7 +258,7 @@ def _unclear(selector: str | None, found: _Candidates) -> NotFound:
     return NotFound(f"{what} {found.count:,} trajectories", hint=hint, details=lines)
 
 
-def _candidate(run: Run, trajectory: Trajectory, several_runs: bool) -> str:
+def _candidate(run: Run, trajectory: Trajectory | Outline, several_runs: bool) -> str:
     facts: dict[str, Any] = trajectory_facts(trajectory)
     attempts = run.attempts
     number = attempts.index(facts["attempt"]) + 1 if facts["attempt"] in attempts else "?"

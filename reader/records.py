@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import orjson
 
@@ -84,17 +84,24 @@ def read_records(lines: SegmentLines, damages: list[Damage], *, being_written: b
 
 
 def read_lines(
-    lines: SegmentLines, damages: list[Damage], *, being_written: bool = False
+    lines: SegmentLines,
+    damages: list[Damage],
+    *,
+    being_written: bool = False,
+    quick: Callable[[bytes], bool] | None = None,
 ) -> Iterator[tuple[bytes, Line]]:
     """The records of one file with their bytes; what is none goes to `damages`, as does an error of the disk.
 
     A header that is missing, or that a newer version wrote, is named there too. In a file that is `being_written`,
-    neither half a line at the end is damage nor a header that is still to come.
+    neither half a line at the end is damage nor a header that is still to come. A whole line that `quick` takes is
+    neither parsed nor yielded.
     """
     found: list[Damage] = []
     first = True
     try:
         for offset, line in lines:
+            if quick is not None and not first and (lines.sealed or _is_json(line)) and quick(line):
+                continue
             record, bad, reason = _record(line, check_payload=not lines.sealed)
             if bad:
                 found.append(Damage(lines.path, offset, bad, "line", reason))

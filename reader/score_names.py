@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator
-from typing import Any
+from typing import Any, Protocol
 
-from .calls import Trajectory
+from .groups import Group
 
 __all__ = ["flat_scores"]
 
@@ -29,7 +29,17 @@ _MAX_DEPTH = 4
 _NUMBER = {"_type", "value"}
 
 
-def flat_scores(trajectory: Trajectory, taken: Container[str]) -> dict[str, Any]:
+class Scored(Protocol):
+    """A trajectory, or its outline."""
+
+    @property
+    def scores(self) -> dict[str, Any]: ...
+
+    @property
+    def group(self) -> Group | None: ...
+
+
+def flat_scores(trajectory: Scored, taken: Container[str]) -> dict[str, Any]:
     """Name -> value, beside names that are `taken` already; {} where there are no scores."""
     out: dict[str, Any] = {}
     for name, value in _named(trajectory):
@@ -41,7 +51,7 @@ def flat_scores(trajectory: Trajectory, taken: Container[str]) -> dict[str, Any]
     return out
 
 
-def _named(trajectory: Trajectory) -> Iterator[tuple[str, Any]]:
+def _named(trajectory: Scored) -> Iterator[tuple[str, Any]]:
     scores = trajectory.scores
     for name in _PLAIN:
         if name in scores:

@@ -8,17 +8,15 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
-from .calls import Call, Trajectory
-from .digest import count_of
-from .kinds import MODEL, TOOL, kind_of
+from .figures import OpFigures
+from .kinds import MODEL
+from .outline import Outline
 from .steps import StepRow, add_to_steps, in_order, percentile
 
-__all__ = ["OpRow", "Stats", "shares_of"]
+__all__ = ["OpRow", "Stats"]
 
 _EXTREMES = 5
 
@@ -35,15 +33,14 @@ class OpRow:
     tokens: int = 0
     durations: array[float] = field(default_factory=lambda: array("d"))
 
-    def add(self, call: Call) -> None:
-        """Count one call in."""
-        self.calls += 1
-        self.errors += call.status == "error"
-        self.unfinished += call.unfinished
-        if call.duration is not None:
-            self.durations.append(call.duration)
-        if self.kind == MODEL and call.raw_output is not None:
-            self.tokens += count_of(call.raw_output, "token_ids") or 0
+    def add(self, figures: OpFigures) -> None:
+        """Count the calls of one trajectory in."""
+        self.calls += figures.calls
+        self.errors += figures.errors
+        self.unfinished += figures.unfinished
+        self.durations.extend(figures.durations)
+        if self.kind == MODEL:
+            self.tokens += figures.tokens
 
     def as_json(self) -> dict[str, Any]:
         """The row as JSON values; durations in seconds."""
@@ -73,16 +70,15 @@ class Stats:
         self._slowest: list[tuple[float, str, dict[str, Any]]] = []
         self._longest: list[tuple[float, str, dict[str, Any]]] = []
 
-    def add(self, trajectory: Trajectory, facts: dict[str, Any]) -> None:
+    def add(self, outline: Outline, facts: dict[str, Any]) -> None:
         """Count one trajectory in."""
-        add_to_steps(self.steps, trajectory, facts)
-        for call in trajectory.calls:
-            row = self._ops.get(call.op)
+        add_to_steps(self.steps, outline, facts)
+        for figures in outline.figures.ops:
+            row = self._ops.get(figures.op)
             if row is None:
-                row = self._ops[call.op] = OpRow(call.op, kind_of(call))
-            row.add(call)
-        shares = shares_of(trajectory)
-        for name, seconds in (shares or {}).items():
+                row = self._ops[figures.op] = OpRow(figures.op, figures.kind)
+            row.add(figures)
+        for name, seconds in zip(self._seconds, outline.figures.shares or (), strict=False):
             self._seconds[name] += seconds
         if facts["duration"] is not None:
             self.durations.append(facts["duration"])
@@ -101,42 +97,6 @@ class Stats:
             "slowest": _unpacked(self._slowest),
             "longest": _unpacked(self._longest),
         }
-
-
-def shares_of(trajectory: Trajectory) -> dict[str, float] | None:
-    """Seconds of a trajectory in which the model wrote, in which tools ran (and the model did not), and the rest.
-
-    Calls that overlap count once. None for a trajectory without an end.
-    """
-    root = trajectory.root
-    if root is None or root.duration is None:
-        return None
-    begin = _seconds(root.started_at)
-    end = begin + root.duration
-    spans: dict[str, list[tuple[float, float]]] = {MODEL: [], TOOL: []}
-    for call in trajectory.calls:
-        kind = kind_of(call)
-        if kind in spans and call.duration is not None and call is not root:
-            started = _seconds(call.started_at)
-            spans[kind].append((max(begin, started), min(end, started + call.duration)))
-    model, both = _covered(spans[MODEL]), _covered(spans[MODEL] + spans[TOOL])
-    return {"model": model, "tools": both - model, "rest": max(0.0, root.duration - both)}
-
-
-def _covered(spans: Iterable[tuple[float, float]]) -> float:
-    total, reached = 0.0, -math.inf
-    for begin, end in sorted(spans):
-        if end > reached:
-            total += end - max(begin, reached)
-            reached = end
-    return total
-
-
-def _seconds(time: str) -> float:
-    try:
-        return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return 0.0
 
 
 def _keep(heap: list[tuple[float, str, dict[str, Any]]], value: float, facts: dict[str, Any]) -> None:

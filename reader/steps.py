@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .calls import Trajectory
-from .kinds import TOOL, kind_of
+from .outline import Outline
 
 __all__ = ["StepRow", "add_to_steps", "in_order", "number_of", "percentile", "sort_key"]
 
@@ -35,18 +34,17 @@ class StepRow:
     rewards: array[float] = field(default_factory=lambda: array("d"))
     durations: array[float] = field(default_factory=lambda: array("d"))
 
-    def add(self, trajectory: Trajectory, facts: dict[str, Any]) -> None:
+    def add(self, outline: Outline, facts: dict[str, Any]) -> None:
         """Count one trajectory in."""
         self.trajectories += 1
         self.calls += facts["calls"]
         self.errors += facts["errors"]
         self.turns += facts["turns"]
         self.tokens += facts["tokens"] or 0
-        self.unfinished += any(call.unfinished for call in trajectory.calls)
-        for call in trajectory.calls:
-            if kind_of(call) == TOOL:
-                self.tool_calls += 1
-                self.tool_failures += call.status == "error"
+        figures = outline.figures
+        self.unfinished += figures.unfinished > 0
+        self.tool_calls += figures.tools
+        self.tool_failures += figures.tool_failures
         reward = number_of(facts.get("reward"))
         if reward is not None:
             self.rewards.append(reward)
@@ -77,7 +75,7 @@ class StepRow:
         }
 
 
-def add_to_steps(rows: dict[tuple[Any, ...], StepRow], trajectory: Trajectory, facts: dict[str, Any]) -> None:
+def add_to_steps(rows: dict[tuple[Any, ...], StepRow], outline: Outline, facts: dict[str, Any]) -> None:
     """Count a trajectory into its row, which is made when it is the first."""
     step, validate = facts["step"], bool(facts["validate"])
     # 1 and True are one key, 1 and "1" are not: a step is a number, but files may say anything
@@ -85,7 +83,7 @@ def add_to_steps(rows: dict[tuple[Any, ...], StepRow], trajectory: Trajectory, f
     row = rows.get(key)
     if row is None:
         row = rows[key] = StepRow(facts["attempt"], step, validate)
-    row.add(trajectory, facts)
+    row.add(outline, facts)
 
 
 def in_order(rows: Iterable[StepRow], attempts: list[str]) -> list[StepRow]:

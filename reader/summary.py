@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .digest_cache import digests
 from .filters import Filters
+from .outline import Outline
+from .outlines import iter_outlines
 from .runs import Run
 from .segments import Damage
-from .trees import Reading, Trajectory, iter_trajectories
+from .trees import Reading
 
 __all__ = ["Summary", "summarise"]
 
@@ -48,25 +49,24 @@ class Summary:
         """Mean reward of the trajectories that have one; None where none has."""
         return self.reward_sum / self.rewarded if self.rewarded else None
 
-    def add(self, trajectory: Trajectory) -> None:
+    def add(self, outline: Outline) -> None:
         """Count one trajectory."""
+        figures = outline.figures
         self.trajectories += 1
-        self._add_reward(trajectory)
-        for call in trajectory.calls:
-            self.calls += 1
-            self.errors += call.status == "error"
-            self.unfinished += call.unfinished
-            self.orphans += call.orphan
-            self.last = max(self.last, call.ended_at or call.last_seen_at)
-            if call.started_at:
-                self.first = min(self.first or call.started_at, call.started_at)
-        if trajectory.calls:
-            self.per_attempt[trajectory.calls[0].writer.attempt] += 1
-            step = trajectory.calls[0].head.get("step")
-            if isinstance(step, (int, float, str)):
-                self.steps.add(step)
+        self._add_reward(outline)
+        self.calls += figures.calls
+        self.errors += figures.errors
+        self.unfinished += figures.unfinished
+        self.orphans += outline.orphans
+        self.last = max(self.last, figures.last, outline.last_seen_at)
+        if figures.first:
+            self.first = min(self.first or figures.first, figures.first)
+        self.per_attempt[outline.attempt] += 1
+        step = figures.place.head.get("step")
+        if isinstance(step, (int, float, str)):
+            self.steps.add(step)
 
-    def _add_reward(self, trajectory: Trajectory) -> None:
+    def _add_reward(self, trajectory: Outline) -> None:
         reward = trajectory.reward
         if reward is not None and math.isfinite(reward):
             self.rewarded += 1
@@ -77,19 +77,19 @@ class Summary:
             self.unscored += 1
 
 
-def summarise(run: Run, filters: Filters | None = None, seen: Callable[[Trajectory], None] | None = None) -> Summary:
-    """Read a whole run once and count; `seen` is given every trajectory that is counted, without payloads.
+def summarise(run: Run, filters: Filters | None = None, seen: Callable[[Outline], None] | None = None) -> Summary:
+    """Read a whole run once and count; `seen` is given every trajectory that is counted, in outline.
 
     Raises:
         BadFilter: an attempt that the run does not have.
     """
     summary, reading = Summary(), Reading()
     filters = filters.of_run(run.attempts) if filters is not None else Filters()
-    for trajectory in iter_trajectories(run, reading, source=digests):
-        if filters.trajectory(trajectory):
-            summary.add(trajectory)
+    for outline in iter_outlines(run, reading):
+        if filters.trajectory(outline):
+            summary.add(outline)
             if seen is not None:
-                seen(trajectory)
+                seen(outline)
     summary.skipped = reading.skipped
     summary.lost = reading.lost_records
     summary.duplicates = reading.duplicates

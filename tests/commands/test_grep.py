@@ -143,7 +143,7 @@ def test_sealed_files_are_searched_by_all_cores(
         made.path.with_name(made.path.name + ".zst").write_bytes(data)
         made.path.unlink()
     alone = cli("grep", "It is", tmp_path / "runs")
-    monkeypatch.setattr(command, "_SMALL", 0)
+    monkeypatch.setattr("verl_trace.reader.cores._SMALL", 0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
     together = cli("grep", "It is", tmp_path / "runs")
     sealed = sorted((tmp_path / "runs" / "exp1").glob("*.zst"))[2]
