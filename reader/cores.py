@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -31,6 +30,8 @@ def on_all_cores(function: Callable[[_Item], _Result], items: Sequence[_Item], s
     if workers < 2 or stored_bytes < _SMALL or threading.active_count() > 1:
         yield from map(function, items)
         return
+    import multiprocessing  # a tenth of the time in which a small command is done
+
     _task[:] = [function]
     try:
         pool = multiprocessing.get_context("fork").Pool(workers, _leave_interrupts)

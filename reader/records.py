@@ -64,7 +64,12 @@ def trace_id_of(line: bytes) -> str:
 
 def score_of(line: bytes) -> Line | None:
     """The score that a line holds, None for lines of another kind."""
-    return parse_record(line) if line.startswith(_SCORE) else None
+    if line.startswith(_SCORE):
+        return parse_record(line)
+    if line.startswith(_BEGIN):
+        return None
+    record = parse_record(line) or _behind_garbage(line)[0]
+    return record if record is not None and record.kind == "score" else None
 
 
 def _ends_as_told(line: bytes, kind: str) -> bool:

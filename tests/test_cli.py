@@ -12,9 +12,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from verl_trace.cli import COMMANDS as KNOWN
 from verl_trace.cli import app
 
-COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands if command.callback)
+COMMANDS = sorted(KNOWN)
 SCRIPT = Path(sys.executable).with_name("verl-trace")
 
 

@@ -60,8 +60,11 @@ def test_damage_is_passed_over_and_told(cli: Cli, writer: Callable[..., Any], tm
 
 
 def test_head_ends_it_quietly(rollouts: Path) -> None:
-    """`verl-trace cat RUN | head -1` complains about nothing, nor do grep and ls."""
+    """`verl-trace cat RUN | head -1` complains about nothing and is no failure, nor are grep and ls."""
+    with next(rollouts.iterdir()).open("ab") as file:
+        # more than a pipe holds
+        file.write(b'{"kind":"stall","records":1}\n' * 20_000)
     for command in (f"cat {rollouts}", f"grep -v nothing {rollouts}", f"ls -t {rollouts}"):
-        line = f"'{SCRIPT}' {command} | head -1"
-        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=False)
-        assert (done.stderr, done.stdout.count("\n")) == ("", 1), command
+        line = f"set -o pipefail; '{SCRIPT}' {command} | head -1"
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1), command

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import zstandard
 
-from verl_trace.commands import grep as command
 from verl_trace.viewer.patterns import Pattern
 
 from .conftest import trajectory

@@ -56,8 +56,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path, writer: Callable[..., An
 def named(run: Any, selector: str, *, by_bytes: bool, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What the name means, or how many it may mean."""
     with monkeypatch.context() as patched:
-        if not by_bytes:
-            patched.setattr(picking, "find", lambda *_: None)
+        patched.setattr(picking, "are_at_hand", lambda run: not by_bytes)
         try:
             picked = picking.pick([run], selector, Filters())
         except NotFound as error:
