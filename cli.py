@@ -45,6 +45,20 @@ COMMANDS = {
 class Commands(TyperGroup):
     """The commands by name. Loading all of them takes longer than most of what they do."""
 
+    def __init__(self, **attributes: Any) -> None:
+        self._loaded: dict[str, Any] = {}
+        super().__init__(**attributes)
+
+    @property  # type: ignore[override]
+    def commands(self) -> dict[str, Any]:
+        """All of them, in the order of the help."""
+        return {name: self.get_command(None, name) for name in COMMANDS}
+
+    @commands.setter
+    def commands(self, value: Any) -> None:
+        # typer knows of none
+        pass
+
     def list_commands(self, ctx: Any) -> list[str]:
         """In the order of the help."""
         return list(COMMANDS)
@@ -53,12 +67,12 @@ class Commands(TyperGroup):
         """One command; None where there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
-        if cmd_name not in self.commands:
+        if cmd_name not in self._loaded:
             module = importlib.import_module(f".commands.{cmd_name}", __package__)
             alone = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
             alone.command(cmd_name, short_help=COMMANDS[cmd_name])(getattr(module, cmd_name))
-            self.commands[cmd_name] = typer.main.get_command(alone)
-        return self.commands[cmd_name]
+            self._loaded[cmd_name] = typer.main.get_command(alone)
+        return self._loaded[cmd_name]
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; `| head` that has seen enough ends it well."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import orjson
 import typer
 
-from ..reader.filters import parse_duration
+from ..reader.durations import parse_duration
 from ..schemas.errors import BadFilter, BadTarget
 from ..viewer.text import human_bytes, visible
 from .sizes import parse_size

@@ -19,6 +19,7 @@ from ..schemas.errors import BadQuery, BadTarget
 from ..viewer.chat import chat_line
 from ..viewer.database import open_tables, quoted
 from ..viewer.otlp import otlp_request
+from ..viewer.text import counted
 from ..viewer.timeline import Timeline
 from ..viewer.tokenizer import load_tokenizer
 from .filters import with_filters
@@ -27,6 +28,8 @@ from .runs import RunArgument, report_damage, runs_named
 __all__ = ["export"]
 
 FORMATS = ("parquet", "chat", "chrome", "otlp")
+# What is counted, one of it.
+_NOUNS = {"trajectories": "trajectory", "calls": "call", "spans": "span", "events": "event"}
 
 
 @with_filters
@@ -64,7 +67,9 @@ def export(
         writers = {"chat": _chat, "chrome": _chrome, "otlp": _otlp}
         with _whole(out) as file:
             report, readings = writers[format](runs, filters, file, decode)
-    told = ", ".join(f"{count:,} {what}" for what, count in report.items())
+    told = ", ".join(
+        counted(count, _NOUNS[what]) if what in _NOUNS else f"{count:,} {what}" for what, count in report.items()
+    )
     typer.echo(json_text({"out": str(out), **report}) if as_json else f"{out}: {told}")
     report_damage(readings)
 

@@ -9,8 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ..reader.filters import Filters, Numbers, parse_duration
+from ..reader.durations import parse_duration
+from ..reader.filters import Filters, Numbers
 from ..reader.where import Where
+from ..schemas.errors import BadFilter
 
 __all__ = ["with_filters"]
 
@@ -31,18 +33,8 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         None,
     ),
     "rollout_n": (Annotated[str | None, _option("--rollout-n", "Rollouts of a sample, as --step.", "ROLLOUTS")], None),
-    "validate": (
-        Annotated[
-            bool | None,
-            typer.Option(
-                "--validate/--train",
-                help="Validation only, or training only.",
-                show_default=False,
-                rich_help_panel=_PANEL,
-            ),
-        ],
-        None,
-    ),
+    "validate": (Annotated[bool, typer.Option("--validate", help="Validation only.", rich_help_panel=_PANEL)], False),
+    "train": (Annotated[bool, typer.Option("--train", help="Training only.", rich_help_panel=_PANEL)], False),
     "attempt": (
         Annotated[list[str] | None, _option("--attempt", "1, 2, …, last, or the beginning of its id.", "ATTEMPT")],
         None,
@@ -92,11 +84,13 @@ def _filters(chosen: dict[str, Any]) -> Filters:
         return None if chosen[name] is None else Numbers(chosen[name], flag)
 
     where, duration = chosen["where"], chosen["min_duration"]
+    if chosen["validate"] and chosen["train"]:
+        raise BadFilter("--validate and --train leave nothing", hint="give one of them, or none for both kinds")
     return Filters(
         steps=numbers("step"),
         sample_indexes=numbers("sample_index"),
         rollouts=numbers("rollout_n"),
-        validate=chosen["validate"],
+        validate=True if chosen["validate"] else False if chosen["train"] else None,
         attempts=tuple(chosen["attempt"] or ()),
         ops=tuple(chosen["op"] or ()),
         status=chosen["status"],

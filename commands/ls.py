@@ -19,7 +19,7 @@ from ..reader.steps import StepRow, add_to_steps, in_order
 from ..reader.trees import Reading
 from ..recorder import read_settings
 from ..schemas.errors import BadFilter
-from ..viewer.listing import listing, run_facts
+from ..viewer.listing import as_of_facts, as_of_note, listing, run_facts
 from ..viewer.tables import sorted_rows, steps_table, trajectories_table
 from ..viewer.terminal import columns_of
 from ..viewer.text import visible
@@ -128,6 +128,8 @@ def _trajectories(runs: list[Run], filters: Filters, sort: str | None, as_json: 
             whole = filters.everything
             table = trajectories_table(facts, _columns(), run.attempts, whole_run=whole) if facts else ""
             typer.echo(table or "no such trajectories")
+            if note := as_of_note(as_of_facts(run)):
+                typer.echo(f"verl-trace: {visible(run.experiment_name)}: {note}", err=True)
     if as_json:
         typer.echo(json_text(everything, indent=True))
     report_damage(readings)

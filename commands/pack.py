@@ -8,10 +8,11 @@ from typing import Annotated
 import orjson
 import typer
 
-from ..reader import Filters, Run, closed_folders, find_runs, iter_trajectories
+from ..reader import Filters, Run, closed_folders, find_runs
 from ..reader.pack import Packed
 from ..reader.pack import pack as pack_runs
-from ..viewer.text import human_bytes, visible
+from ..reader.pick import matching
+from ..viewer.text import counted, human_bytes, visible
 from .filters import with_filters
 from .sizes import parse_size
 
@@ -31,13 +32,17 @@ def pack(
     Files that are still raw are compressed; a run that is still being written is packed as it is now. The same command
     again goes on where it was interrupted. With filters, only the trajectories that they mean are packed.
 
-    Exit codes: 0 all was packed; 1 something could not be read; 2 it could not start.
+    Exit codes: 0 all was packed; 1 something could not be read, or no trajectory is meant (then nothing is written); 2
+    it could not start.
 
     Example: verl-trace pack runs/exp1 -o exp1.tar --split 4GB --step 0:1000:10
     """
     found = [run for path in runs for run in find_runs(path)]
     unreadable = [name for path in runs for name in closed_folders(path)]
     ids = None if filters.everything else _chosen(found, filters)
+    if ids is not None and not ids:
+        typer.echo("verl-trace: no trajectory is meant by these filters; nothing was packed", err=True)
+        raise typer.Exit(1)
     size = None if split is None else parse_size(split, "--split")
     packed = pack_runs(found, out, split=size, chosen=None if ids is None else ids.__contains__, choice=filters.words)
     if as_json:
@@ -52,8 +57,7 @@ def pack(
 def _chosen(runs: list[Run], filters: Filters) -> set[str]:
     ids = set()
     for run in runs:
-        wanted = filters.of_run(run.attempts)
-        ids |= {t.trace_id for t in iter_trajectories(run, payloads=False) if wanted.trajectory(t)}
+        ids |= {outline.trace_id for outline in matching(run, filters)}
     return ids
 
 
@@ -75,9 +79,9 @@ def _json(packed: Packed, ids: set[str] | None) -> dict[str, object]:
 def _text(packed: Packed, ids: set[str] | None) -> list[str]:
     lines = [f"{visible(part)}: {human_bytes(part.stat().st_size)}" for part in packed.parts]
     kept = f", {packed.kept:,} of them from an earlier attempt" if packed.kept else ""
-    lines.append(f"  {packed.files:,} files{kept}")
+    lines.append(f"  {counted(packed.files, 'file')}{kept}")
     if ids is not None:
-        lines.append(f"  {len(ids):,} trajectories; {packed.left_out:,} records of others were left out")
+        lines.append(f"  {counted(len(ids), 'trajectory')}; of others, {counted(packed.left_out, 'record')} left out")
     for damage in packed.damages:
         place = f"{visible(damage.path.name)} at byte {damage.offset:,}, {damage.length:,} bytes"
         lines.append(f"  damaged, left out: {place}: {visible(damage.reason)}")

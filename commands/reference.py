@@ -20,8 +20,7 @@ def reference(app: typer.Typer) -> str:
     """The page."""
     group: Any = typer.main.get_command(app)
     parts = [_HEAD]
-    for name in group.list_commands(None):
-        command = group.get_command(None, name)
+    for name, command in group.commands.items():
         parts.append(f"## verl-trace {name}\n\n{_help(command.help or '')}\n\n{_parameters(command.params)}")
     return "\n".join(parts)
 

@@ -11,8 +11,7 @@ import typer
 from ..reader.repair import Repair
 from ..reader.repair import repair as repair_run
 from ..schemas.files import REPAIR_REPORT
-from ..viewer.text import visible
-from .verify import number
+from ..viewer.text import counted, visible
 
 __all__ = ["repair"]
 
@@ -42,20 +41,19 @@ def repair(
 
 
 def _text(result: Repair) -> list[str]:
-    lines = [
-        f"{result.out}: {number(result.records, 'record')} in {number(result.files, 'file')}; the copy is {result.copy}"
-    ]
+    told = f"{counted(result.records, 'record')} in {counted(result.files, 'file')}"
+    lines = [f"{result.out}: {told}; the copy is {result.copy}"]
     if result.doubtful:
         lines.append(
             f"  {result.doubtful:,} of them come from files with damaged compression; no checksum vouches for them"
         )
     if result.missing_contents:
-        lines.append(f"  in no side file: {number(result.missing_contents, 'content')} that lines refer to")
+        lines.append(f"  in no side file: {counted(result.missing_contents, 'content')} that lines refer to")
     if result.missing:
-        lines.append(f"  not in the original: {number(len(result.missing), 'segment')}")
+        lines.append(f"  not in the original: {counted(len(result.missing), 'segment')}")
     lines += [f"  cannot be read: {visible(folder)}" for folder in result.unreadable]
     if result.left_out:
-        lines.append(f"  {number(len(result.left_out), 'place')} left out:")
+        lines.append(f"  {counted(len(result.left_out), 'place')} left out:")
         for damage in result.left_out[:_LISTED]:
             place = f"{damage.path.name} at byte {damage.offset:,}, {damage.length:,} bytes"
             lines.append(f"    {damage.kind}: {place}: {visible(damage.reason)}")

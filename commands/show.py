@@ -18,6 +18,7 @@ from ..reader.pick import Picked, pick, raw_lines
 from ..schemas.errors import BadTarget, NotFound
 from ..viewer.as_json import call_json, turn_json
 from ..viewer.call_tree import tree_lines
+from ..viewer.listing import as_of_facts, as_of_note
 from ..viewer.showing import call_lines, conversation_lines, fact_lines
 from ..viewer.terminal import columns_of, is_unicode, line, print_lines
 from ..viewer.text import visible, visible_lines
@@ -90,6 +91,8 @@ def _print(picked: Picked, decode: Any, full: bool) -> None:
         print_lines(call_lines(picked.call, columns, _parts(picked.call), full=full))
         return
     print_lines(fact_lines(trajectory_facts(trajectory), columns))
+    if note := as_of_note(as_of_facts(picked.run)):
+        print_lines([line("  ", (note, "dim"))])
     print_lines(conversation_lines(conversation(trajectory, decode), columns, full=full))
     print_lines([line(), line(("calls", "bold"))])
     print_lines(tree_lines(trajectory, columns, full=full, boxes=is_unicode()))
@@ -99,6 +102,7 @@ def _as_json(picked: Picked, decode: Any) -> dict[str, Any]:
     if picked.call is not None and picked.call is not picked.trajectory.root:
         return {**call_json(picked.call), **_parts(picked.call)}
     return {
+        **as_of_facts(picked.run),
         "trajectory": trajectory_facts(picked.trajectory),
         "turns": [turn_json(turn) for turn in conversation(picked.trajectory, decode)],
         "calls": [call_json(call) for call in picked.trajectory.calls],

@@ -13,6 +13,7 @@ from ..reader.payloads import json_text
 from ..reader.pick import matching
 from ..reader.stats import Stats
 from ..reader.trees import Reading
+from ..viewer.listing import as_of_facts, as_of_note
 from ..viewer.statistics import stats_text
 from ..viewer.terminal import columns_of, is_unicode
 from ..viewer.text import visible
@@ -38,12 +39,13 @@ def stats(
     readings, results = [], []
     for one in runs_named(run):
         reading, result = Reading(), Stats(one.attempts)
-        for trajectory in matching(one, filters, reading):
-            result.add(trajectory, trajectory_facts(trajectory))
+        for outline in matching(one, filters, reading):
+            result.add(outline, trajectory_facts(outline))
         readings.append(reading)
-        results.append({"project_name": one.project_name, "experiment_name": one.experiment_name, **result.as_json()})
+        names = {"project_name": one.project_name, "experiment_name": one.experiment_name}
+        results.append({**names, **as_of_facts(one), **result.as_json()})
         if not as_json:
-            typer.echo(f"{visible(one.experiment_name)}  {visible(one.project_name)}\n")
+            typer.echo(f"{visible(one.experiment_name)}  {visible(one.project_name)}\n{as_of_note(results[-1])}")
             typer.echo(stats_text(results[-1], result.durations, _columns(), boxes=is_unicode()))
     if as_json:
         typer.echo(json_text(results, indent=True))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from ..reader.durations import parse_duration
 
 __all__ = [
     "EntityOption",
@@ -23,19 +24,14 @@ __all__ = [
     "seconds",
 ]
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
 
 def seconds(text: str) -> float:
-    """`90`, `90s`, `10m`, `2h`, `1d` in seconds.
+    """A duration in seconds.
 
     Raises:
-        BadParameter: none of these.
+        BadFilter: it is none.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip().lower())
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is no duration; write 90s, 10m or 2h")
-    return float(match[1]) * _UNITS[match[2]]
+    return parse_duration(text, "--settle")
 
 
 def checked_seconds(text: str) -> str:

@@ -13,9 +13,9 @@ from ..reader.scan import FileReport
 from ..reader.segments import Damage
 from ..reader.verify import DAMAGED, TORN, WHOLE, RunReport
 from ..reader.verify import verify as verify_runs
-from ..viewer.text import visible
+from ..viewer.text import counted, visible
 
-__all__ = ["EXIT_CODES", "number", "verify"]
+__all__ = ["EXIT_CODES", "verify"]
 
 # 1 and 2 mean the same as with every other command: something failed, it could not start.
 EXIT_CODES = {WHOLE: 0, TORN: 3, DAMAGED: 4}
@@ -47,11 +47,6 @@ def verify(
     raise typer.Exit(max(EXIT_CODES[report.state] for report in reports))
 
 
-def number(count: int, what: str) -> str:
-    """`1 file`, `2 files`."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
 def _text(report: RunReport) -> list[str]:
     run = report.run
     lines = [f"{visible(run.project_name)} · {visible(run.experiment_name)} ({run.folder}): {report.state}"]
@@ -59,18 +54,18 @@ def _text(report: RunReport) -> list[str]:
         files = [file for file in report.files if file.state == state]
         if files:
             lines.append(
-                f"  {state:<8} {number(len(files), 'file')}, {number(sum(file.records for file in files), 'record')}"
+                f"  {state:<8} {counted(len(files), 'file')}, {counted(sum(file.records for file in files), 'record')}"
             )
             lines += _limited([line for file in files for line in _problems(file)])
     if report.missing:
         lines.append("  missing segments")
         lines += _limited([f"    {name}" for name in report.missing])
     if report.duplicates:
-        lines.append(f"  {number(len(report.duplicates), 'record')} there twice")
+        lines.append(f"  {counted(len(report.duplicates), 'record')} there twice")
         lines += _limited([_place(damage) for damage in report.duplicates])
-    lines.append(f"  {number(report.calls, 'call')}{_remarks(report)}")
+    lines.append(f"  {counted(report.calls, 'call')}{_remarks(report)}")
     lines += _contents(report)
-    lines += [f"  {number(count, 'record')} of the unknown kind {visible(kind)!r}" for kind, count in _unknown(report)]
+    lines += [f"  {counted(count, 'record')} of the unknown kind {visible(kind)!r}" for kind, count in _unknown(report)]
     lines += [f"  cannot be read: {visible(folder)}" for folder in report.unreadable]
     lines += [f"  {visible(pruned_words(note))}" for note in pruned_notes(run.folder)]
     return lines
@@ -82,12 +77,12 @@ def _contents(report: RunReport) -> list[str]:
     lines = []
     if files:
         count = sum(len(file.contents) for file in files)
-        lines.append(f"  {number(len(files), 'side file')}, {number(count, 'content')}")
+        lines.append(f"  {counted(len(files), 'side file')}, {counted(count, 'content')}")
         lines += _limited([_place(problem) for file in files for problem in file.problems])
     for of_writer in report.contents:
         if of_writer.missing:
             why = "its process was killed while they waited in memory" if of_writer.killed else "no file has them"
-            missing = number(len(of_writer.missing), "content")
+            missing = counted(len(of_writer.missing), "content")
             lines.append(f"  {missing} missing of {visible(of_writer.writer)}: {why}")
     return lines
 
@@ -98,7 +93,7 @@ def _problems(file: FileReport) -> list[str]:
 
 def _place(damage: Damage) -> str:
     return (
-        f"    {damage.path.name} at byte {damage.offset:,}, {number(damage.length, 'byte')}: {visible(damage.reason)}"
+        f"    {damage.path.name} at byte {damage.offset:,}, {counted(damage.length, 'byte')}: {visible(damage.reason)}"
     )
 
 
@@ -110,7 +105,7 @@ def _remarks(report: RunReport) -> str:
     }
     parts = [f"{count:,} {words}" for words, count in counts.items() if count]
     if report.lost_records:
-        parts.append(f"{number(report.lost_records, 'record')} known to be lost")
+        parts.append(f"{counted(report.lost_records, 'record')} known to be lost")
     return f" ({'; '.join(parts)})" if parts else ""
 
 

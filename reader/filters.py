@@ -18,7 +18,7 @@ from .facts import trajectory_facts
 from .outline import CallOutline, Outline
 from .where import Where
 
-__all__ = ["Filters", "Numbers", "parse_duration"]
+__all__ = ["Filters", "Numbers"]
 
 STATUSES = ("success", "error", "unfinished")
 
@@ -88,24 +88,6 @@ def _integer(value: object) -> int | None:
         except ValueError:
             return None
     return None
-
-
-def parse_duration(text: str, option: str) -> float:
-    """`1.5`, `500ms`, `10s`, `5m`, `2h` -> seconds.
-
-    Raises:
-        BadFilter: it is none.
-    """
-    units = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-    clean = text.strip().lower()
-    unit = next((unit for unit in units if clean.endswith(unit)), "")
-    try:
-        seconds = float(clean.removesuffix(unit)) * units.get(unit, 1.0)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise BadFilter(f"{option} {text!r} is no duration", hint=f"e.g. {option} 500ms, {option} 10s, {option} 5m")
-    return seconds
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,13 @@ class Run:
     experiment_name: str
     folder: Path
     writers: list[Writer]
+    # All that was recorded until then is in the files that were found; of what came later some may be. UTC.
+    as_of: str = ""
+
+    @property
+    def writing(self) -> int:
+        """How many processes may still write."""
+        return sum(writer.live for writer in self.writers)
 
     @property
     def state(self) -> State:
@@ -73,7 +81,7 @@ def find_runs(path: str | Path) -> list[Run]:
     name = parse_segment_name(path)
     if name is not None and is_file(path):
         segment = Segment(path.parent, name.writer, name.index, raw=not name.sealed, sealed=name.sealed)
-        return _group(path.parent, [Writer(name.writer, [segment])])
+        return _group(path.parent, [Writer(name.writer, [segment])], _now())
     if not is_folder(path):
         raise NotARun(
             f"{path}: {'not a span file' if os.path.lexists(path) else 'no such file or folder'}",
@@ -128,10 +136,16 @@ def _read_folder(folder: Path) -> list[Run]:
     was seen dead is in the second.
     """
     segments: _Segments = {}
+    as_of = _now()
     _list(folder, segments)
     seen = {writer.id: writer for writer in _writers(segments) if writer.header and writer.alive is not None}
     _list(folder, segments)
-    return _group(folder, [seen.get(writer.id, writer).with_segments(writer.segments) for writer in _writers(segments)])
+    writers = [seen.get(writer.id, writer).with_segments(writer.segments) for writer in _writers(segments)]
+    return _group(folder, writers, as_of)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _list(folder: Path, segments: _Segments) -> None:
@@ -153,14 +167,14 @@ def _writers(segments: _Segments) -> list[Writer]:
     return [Writer(writer_id, of_writer) for writer_id, of_writer in by_id.items()]
 
 
-def _group(folder: Path, writers: list[Writer]) -> list[Run]:
+def _group(folder: Path, writers: list[Writer], as_of: str) -> list[Run]:
     known = {_key(writer.header) for writer in writers if writer.header}
     # the only run of a folder is whose a file without a header is; among several nobody can tell
     fallback = known.pop() if len(known) == 1 else (UNKNOWN, UNKNOWN)
     runs: dict[tuple[str, str], Run] = {}
     for writer in writers:
         key = _key(writer.header) if writer.header else fallback
-        runs.setdefault(key, Run(*key, folder, [])).writers.append(writer)
+        runs.setdefault(key, Run(*key, folder, [], as_of)).writers.append(writer)
     return [runs[key] for key in sorted(runs)]
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..reader import Run, Summary
 from ..reader.pruned import pruned_notes, pruned_words
-from .text import cell_width, human_bytes, plain_table, visible
+from .text import cell_width, counted, human_bytes, plain_table, visible
 
-__all__ = ["listing", "run_facts"]
+__all__ = ["as_of_facts", "as_of_note", "listing", "run_facts"]
 
 _HEAD = ("run", "project", "state", "att", "steps", "traj", "calls", "err", "reward", "size")
 _NAMES = 2
@@ -24,6 +24,7 @@ def run_facts(run: Run, summary: Summary) -> dict[str, Any]:
         "project_name": run.project_name,
         "experiment_name": run.experiment_name,
         "state": run.state,
+        **as_of_facts(run),
         "attempts": [{"id": a, "trajectories": summary.per_attempt.get(a, 0)} for a in run.attempts],
         "writers": len(run.writers),
         "segments": sum(len(writer.segments) for writer in run.writers),
@@ -59,6 +60,18 @@ def run_facts(run: Run, summary: Summary) -> dict[str, Any]:
         "first": summary.first or None,
         "last": summary.last or None,
     }
+
+
+def as_of_facts(run: Run) -> dict[str, Any]:
+    """Until when all that was recorded is in the figures, and how many processes still write."""
+    return {"as_of": run.as_of, "writing": run.writing}
+
+
+def as_of_note(facts: dict[str, Any]) -> str:
+    """The same in words, "" for a run to which nothing is added any more."""
+    if not facts["writing"]:
+        return ""
+    return f"as of {facts['as_of']}; {counted(facts['writing'], 'process')} still at work"
 
 
 def listing(facts: Sequence[dict[str, Any]], *, columns: int | None = None, whole_run: bool = True) -> str:
@@ -114,24 +127,26 @@ def _reward(found: dict[str, Any]) -> str:
 
 def _notes(fact: dict[str, Any], whole_run: bool) -> list[str]:
     name = visible(fact["experiment_name"])
-    notes = []
+    notes = [f"{name}: {note}"] if (note := as_of_note(fact)) else []
     if not fact["calls"]:
         notes.append(f"{name}: {'no calls recorded' if whole_run else 'no such trajectories'}")
     counts = {
-        "unfinished": "calls without an end (their process was killed, or is still at it)",
-        "orphans": "calls whose parent is not in the files",
-        "unscored": "trajectories whose reward is not known (yet)",
-        "unjoined_scores": "scores of trajectories that are not in the files",
-        "skipped": "trajectories left out by sampling or VERL_TRACE_STEPS",
-        "lost": "records that were not written (`lost` records say why)",
-        "duplicates": "records that were there twice and count once",
+        "unfinished": ("call", "without an end (its process was killed, or is still at it)"),
+        "orphans": ("call", "whose parent is not in the files"),
+        "unscored": ("trajectory", "whose reward is not known (yet)"),
+        "unjoined_scores": ("score", "of a trajectory that is not in the files"),
+        "skipped": ("trajectory", "left out by sampling or VERL_TRACE_STEPS"),
+        "lost": ("record", "that could not be written (`lost` records say why)"),
+        "duplicates": ("record", "found twice and counted once"),
     }
-    notes += [f"{name}: {fact[key]} {words}" for key, words in counts.items() if fact[key]]
-    notes += [f"{name}: {n} records of the unknown kind {visible(kind)!r}" for kind, n in fact["unknown_kinds"].items()]
+    notes += [f"{name}: {counted(fact[key], noun)} {words}" for key, (noun, words) in counts.items() if fact[key]]
+    unknown = fact["unknown_kinds"].items()
+    notes += [f"{name}: {counted(n, 'record')} of the unknown kind {visible(kind)!r}" for kind, n in unknown]
     for damage in fact["damages"][:_DAMAGES_TOLD]:
         where = f"{visible(damage['file'])} at byte {damage['offset']}, {damage['length']} bytes"
         notes.append(f"{name}: {damage['kind']}: {where}: {visible(damage['reason'])}")
     notes += [f"{name}: {visible(pruned_words(note))}" for note in fact["pruned"]]
     if len(fact["damages"]) > _DAMAGES_TOLD:
-        notes.append(f"{name}: {len(fact['damages']) - _DAMAGES_TOLD} more damaged places; --json lists them all")
+        more = counted(len(fact["damages"]) - _DAMAGES_TOLD, "more damaged place")
+        notes.append(f"{name}: {more}; --json lists them all")
     return notes

@@ -10,7 +10,7 @@ from ..reader.conversation import ToolCall, Turn
 from ..reader.facts import FACTS
 from ..reader.payloads import is_numbers, json_text
 from .terminal import Line, line
-from .text import cell_width, cut_to_width, human_seconds, visible, visible_lines, wrapped
+from .text import cell_width, counted, cut_to_width, human_seconds, visible, visible_lines, wrapped
 
 __all__ = ["call_lines", "conversation_lines", "fact_lines", "json_lines", "traceback_lines"]
 
@@ -31,9 +31,10 @@ def fact_lines(facts: dict[str, Any], columns: int) -> Iterator[Line]:
     ]
     words += ["validation"] * bool(facts["validate"])
     words += [facts["status"], human_seconds(facts["duration"])]
-    words += [f"{facts['turns']} turns"] if facts["turns"] else []
-    words += [f"{facts['tokens']:,} tokens"] if facts["tokens"] is not None else []
-    words.append(f"{facts['calls']:,} calls" + (f", {facts['errors']:,} errors" if facts["errors"] else ""))
+    words += [counted(facts["turns"], "turn")] if facts["turns"] else []
+    words += [counted(facts["tokens"], "token")] if facts["tokens"] is not None else []
+    errors = f", {counted(facts['errors'], 'error')}" if facts["errors"] else ""
+    words.append(counted(facts["calls"], "call") + errors)
     yield from (line(_INDENT, text) for text in wrapped(" · ".join(words), columns - 2))
     if "reward" in facts:
         yield line(_INDENT, ("reward ", ""), (visible(_short(facts["reward"])), "bold"))
@@ -110,7 +111,7 @@ def _title(turn: Turn, columns: int) -> Line:
         if turn.call.status != "success":
             words.append(turn.call.status)
     if turn.tokens is not None:
-        words.append(f"{turn.tokens:,} tokens")
+        words.append(counted(turn.tokens, "token"))
     if turn.decoded:
         words.append("decoded")
     title = cut_to_width(visible(" · ".join(words)), columns - 6)

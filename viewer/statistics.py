@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .tables import fitting_table, steps_table, trajectories_table
-from .text import human_seconds, visible
+from .text import counted, human_seconds, visible
 
 __all__ = ["bars", "histogram", "stats_text"]
 
@@ -24,12 +24,11 @@ def stats_text(stats: dict[str, Any], durations: Sequence[float], columns: int |
     for number, total in enumerate(stats["attempts"], 1):
         mine = [row for row in stats["steps"] if row["attempt"] == total["attempt"]]
         if len(attempts) > 1:
-            told = f"{total['trajectories']:,} trajectories, {total['calls']:,} calls, {total['errors']:,} errors"
-            parts.append(f"attempt {number} of {len(attempts)}, {visible(total['attempt'])}: {told}")
+            parts.append(f"attempt {number} of {len(attempts)}, {visible(total['attempt'])}: {_counts(total)}")
         parts += [steps_table(mine, columns), ""]
     if len(attempts) > 1:
         everything = {key: sum(row[key] for row in stats["attempts"]) for key in ("trajectories", "calls", "errors")}
-        parts += ["all attempts: " + ", ".join(f"{value:,} {name}" for name, value in everything.items()), ""]
+        parts += [f"all attempts: {_counts(everything)}", ""]
     parts += [_ops(stats["ops"], columns), ""]
     whole = math.fsum(stats["time"].values())
     if whole:
@@ -42,6 +41,11 @@ def stats_text(stats: dict[str, Any], durations: Sequence[float], columns: int |
         if stats[name]:
             parts += [title, trajectories_table(stats[name], columns, attempts), ""]
     return "\n".join(parts).rstrip()
+
+
+def _counts(total: dict[str, Any]) -> str:
+    names = {"trajectories": "trajectory", "calls": "call", "errors": "error"}
+    return ", ".join(counted(total[key], noun) for key, noun in names.items())
 
 
 def _ops(ops: Sequence[dict[str, Any]], columns: int | None) -> str:

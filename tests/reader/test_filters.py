@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_trace.reader import find_runs, iter_trajectories
-from verl_trace.reader.filters import Filters, Numbers, parse_duration
+from verl_trace.reader.durations import parse_duration
+from verl_trace.reader.filters import Filters, Numbers
 from verl_trace.reader.where import Where
 from verl_trace.schemas.errors import BadFilter
 

@@ -65,7 +65,7 @@ def test_a_run_is_one_row_and_its_troubles_are_sentences(tmp_path: Path, writer:
 
     assert row[:3] == ["exp1", "me/proj", "torn"]
     assert "1..4" in row
-    for sentence in ("1 calls without an end", "7 records", made.path.name):
+    for sentence in ("1 call without an end", "7 records", made.path.name):
         assert sentence in text
 
 
@@ -139,7 +139,7 @@ def test_rewards_are_a_column(tmp_path: Path, writer: type[Any]) -> None:
     text = shown(tmp_path)
 
     assert "0.625 [0.25..1]" in text
-    assert "exp1: 1 trajectories whose reward is not known (yet)" in text
+    assert "exp1: 1 trajectory whose reward is not known (yet)" in text
     facts = {run.experiment_name: run_facts(run, summarise(run))["reward"] for run in find_runs(tmp_path)}
     assert facts["exp1"] == {"trajectories": 2, "mean": 0.625, "min": 0.25, "max": 1.0}
     assert facts["exp2"] == {"trajectories": 0, "mean": None, "min": None, "max": None}
