@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime, timezone
 from typing import Any
 
@@ -16,6 +17,7 @@ _OK, _ERROR = 1, 2
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 # Payloads are JSON texts of this many characters at most; a collector refuses messages of some MB.
 _MAX_TEXT = 16_384
+_DIGITS = set("0123456789abcdef")
 
 
 def otlp_request(run: Run, trajectory: Trajectory) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def otlp_request(run: Run, trajectory: Trajectory) -> dict[str, Any]:
 def _span(call: Call) -> dict[str, Any]:
     begin = _nanoseconds(call.started_at)
     if call.duration is not None:
-        end = begin + round(call.duration * 1e9)
+        end = begin + max(0, round(call.duration * 1e9))
     else:
         end = max(begin, _nanoseconds(call.last_seen_at))
     told: dict[str, Any] = {
@@ -62,8 +64,11 @@ def _span(call: Call) -> dict[str, Any]:
 
 
 def _hex(call_id: str, digits: int) -> str:
-    """The last digits of a UUID: they are the random ones."""
-    return call_id.replace("-", "").rjust(digits, "0")[-digits:]
+    """The last digits of a UUID: they are the random ones. Of any other id its hash, and of zeros, which none may be."""
+    plain = call_id.replace("-", "").lower()
+    if len(plain) < digits or not set(plain) <= _DIGITS or not plain[-digits:].strip("0"):
+        plain = hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()
+    return plain[-digits:]
 
 
 def _nanoseconds(time: str) -> int:
@@ -71,7 +76,7 @@ def _nanoseconds(time: str) -> int:
         since = datetime.fromisoformat(time.replace("Z", "+00:00")) - _EPOCH
     except ValueError:
         return 0
-    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
+    return max(0, (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000)
 
 
 def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
@@ -81,7 +86,7 @@ def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
 def _value(value: Any) -> dict[str, Any]:
     if isinstance(value, bool):
         return {"boolValue": value}
-    if isinstance(value, int):
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
         # 64 bits are a text in protobuf's JSON
         return {"intValue": str(value)}
     if isinstance(value, float):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -64,6 +65,7 @@ def test_head_ends_it_quietly(rollouts: Path) -> None:
     with next(rollouts.iterdir()).open("ab") as file:
         # more than a pipe holds
         file.write(b'{"kind":"stall","records":1}\n' * 20_000)
+    os.utime(next(rollouts.iterdir()), (0, 0))
     for command in (f"cat {rollouts}", f"grep -v nothing {rollouts}", f"ls -t {rollouts}"):
         line = f"set -o pipefail; '{SCRIPT}' {command} | head -1"
         done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
