@@ -127,7 +127,8 @@ def _copy_run(report: RunReport, folder: Path, result: Repair) -> None:
             (folder / name).touch()
     writers: dict[str, list[FileReport]] = {}
     for file in report.files:
-        if file.read:
+        # one that a living process has just opened holds nothing, not even its header
+        if file.read and (file.end or file.problems):
             writers.setdefault(file.writer, []).append(file)
     for files in writers.values():
         _copy_writer(report, files, folder, result)

@@ -76,7 +76,9 @@ class Scan:
 
     def __init__(self, path: Path, writer: str, index: int, *, sealed: bool, alive: bool = False) -> None:
         self.report = FileReport(path, writer, index, sealed)
-        self._lines = SegmentLines(path, sealed=sealed)
+        # a living process may seal it, and remove it raw, before it is read
+        later = path.with_name(segment_file_name(writer, index, sealed=True))
+        self._lines = SegmentLines(path, sealed=sealed, sealed_path=None if sealed else later)
         self._alive = alive and not sealed
         self._digest = hashlib.blake2b()
         self._closed_at = 0

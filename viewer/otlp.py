@@ -64,7 +64,7 @@ def _span(call: Call) -> dict[str, Any]:
 
 
 def _hex(call_id: str, digits: int) -> str:
-    """The last digits of a UUID: they are the random ones. Of any other id its hash, and of zeros, which none may be."""
+    """The last digits of a UUID: they are the random ones. Of other ids their hash, and of zeros, which none may be."""
     plain = call_id.replace("-", "").lower()
     if len(plain) < digits or not set(plain) <= _DIGITS or not plain[-digits:].strip("0"):
         plain = hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()

@@ -89,14 +89,14 @@ def _spans(trajectory: Trajectory) -> dict[str, tuple[float, float]]:
 def _span(call: Call) -> tuple[float, float]:
     begin = seconds_of(call.started_at)
     if call.duration is not None:
-        return begin, begin + call.duration
+        return begin, begin + max(0.0, call.duration)
     return begin, max(begin, seconds_of(call.last_seen_at))
 
 
 def seconds_of(time: str) -> float:
-    """A recorded time in seconds since the epoch; 0 where there is none."""
+    """A recorded time in seconds since the epoch; 0 where there is none, and before it, where no timeline reaches."""
     try:
-        return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
+        return max(0.0, datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp())
     except ValueError:
         return 0.0
 

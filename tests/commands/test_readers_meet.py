@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pty
+import resource
+import shlex
 import subprocess
 import sys
 import time
@@ -85,19 +87,40 @@ def test_colours_only_on_a_terminal_that_wants_them(rollouts: Path, variable: st
     assert b"question 0?" in seen
 
 
-def test_a_thousand_files(cli: Cli, writer: Callable[..., Any], tmp_path: Path) -> None:
+# As many processes as a large cluster runs; the tenth of it shows the same, but for the number of open files.
+@pytest.mark.parametrize("files", [200, pytest.param(2000, marks=pytest.mark.soak)])
+def test_very_many_files(cli: Cli, writer: Callable[..., Any], tmp_path: Path, files: int) -> None:
     """Of as many processes; each command reads them all and opens no more than the system allows."""
-    for pid in range(1000):
+    for pid in range(files):
         made = writer(tmp_path / "runs", "p", pid=pid)
         made.call("Loop.run", {"response_text": f"answer {pid}"}, step=1, sample_index=pid, rollout_n=0)
         made.close()
         made.age(3600)
-    run = tmp_path / "runs" / "exp1"
-
-    assert cli("cat", run).out.count('"kind":"end"') == 1000
-    assert cli("grep", "-F", "answer 77", run).out.count("answer 77") == 11
-    assert "answer 512" in cli("show", run, "1:512:0").out
-    assert json.loads(cli("ls", run, "--json").out)[0]["by_step"][0]["trajectories"] == 1000
+    run, out = tmp_path / "runs" / "exp1", tmp_path / "out"
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))
+    try:
+        assert cli("cat", run).out.count('"kind":"end"') == files
+        assert cli("grep", "-F", "answer 7", run).out.count("answer 7") == sum(str(n)[0] == "7" for n in range(files))
+        assert "answer 112" in cli("show", run, "1:112:0").out
+        assert json.loads(cli("ls", run, "--json").out)[0]["by_step"][0]["trajectories"] == files
+        assert len(json.loads(cli("ls", "-t", run, "--json").out)) == files
+        assert json.loads(cli("stats", run, "--json").out)[0]["ops"][0]["calls"] == files
+        assert len(json.loads(cli("compare", run, "1:7:0", "1:77:0", "--json").out)["trajectories"]) == 2
+        assert json.loads(cli("sql", run, "SELECT count(*) AS n FROM calls", "--json").out) == {"n": files}
+        out.mkdir()
+        for format in ("chrome", "otlp", "parquet"):
+            told = cli("export", run, "--format", format, "--out", out / format, "--json")
+            assert json.loads(told.out)["trajectories"] == files
+        assert json.loads(cli("verify", run, "--json").out)[0]["calls"] == files
+        assert cli("pack", run, "-o", tmp_path / "x.tar").code == 0
+        assert cli("repair", run, "--out", tmp_path / "copy").code == 0
+        for copy in (tmp_path / "x.tar", tmp_path / "copy"):
+            assert json.loads(cli("ls", copy, "--json").out)[0]["trajectories"] == files
+        assert cli("seal", run, "--idle", "60").code == 0
+        assert json.loads(cli("ls", run, "--json").out)[0]["trajectories"] == files
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 _WORKER = """
@@ -118,6 +141,16 @@ while not pathlib.Path(sys.argv[1], "stop").exists():
 """
 
 
+# Each command, on a run that grows meanwhile.
+LIVE = (
+    "ls {run}", "ls {run} --json", "ls -t {run}", "stats {run}", "grep -c did {run}", "show {run} 0:3:0", "cat {run}",
+    "compare {run} 0:3:0 0:4:0", "sql {run} 'SELECT count(*) FROM calls'", "verify {run}", "pack {run} -o {out}.tar",
+    "repair {run} --out {out}", "seal {run}", "export {run} --format chat --out {out}",
+    "export {run} --format chrome --out {out}", "export {run} --format otlp --out {out}",
+    "export {run} --format parquet --out {out}",
+)  # fmt: skip
+
+
 def test_while_sixteen_processes_write(cli: Cli, tmp_path: Path) -> None:
     """Every command works, sees only whole records, changes no file, and disturbs no writer."""
     settings = {"VERL_TRACE_DIR": str(tmp_path), "VERL_TRACE_MIN_FREE": "0", "VERL_TRACE_SEGMENT_BYTES": "64K"}
@@ -131,18 +164,20 @@ def test_while_sixteen_processes_write(cli: Cli, tmp_path: Path) -> None:
         while not run.is_dir() or len({path.name.partition(".")[0] for path in run.glob("2*")}) < 16:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        for words in (
-            "ls {run}",
-            "ls {run} --json",
-            "stats {run}",
-            "grep -c did {run}",
-            "show {run} 0:3:0",
-            "cat {run}",
-        ):
-            done = cli(*words.format(run=run).split())
-            assert (done.code, done.err) == (0, ""), words
-        for line in done.out.splitlines():
-            json.loads(line)
+        for number, words in enumerate(LIVE):
+            named = words.format(run=run, out=tmp_path / f"out-{number}")
+            name, *rest = shlex.split(named)
+            done = cli(name, *rest)
+            assert done.code == 0, (words, done.err)
+            assert done.err == "" or "16 processes still at work" in done.err, (words, done.err)
+            if name == "cat":
+                for line in done.out.splitlines():
+                    json.loads(line)
+            if words == "ls {run} --json":
+                (live,) = json.loads(done.out)
+        assert (live["state"], live["writing"]) == ("live", 16)
+        assert live["first"] < live["as_of"]
+        assert "as of 20" in cli("stats", run).out
     finally:
         (tmp_path / "stop").touch()
         codes = [worker.wait(60) for worker in workers]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from verl_trace.viewer.rows import TABLES
@@ -158,6 +159,45 @@ def test_chat(cli: Cli, rollouts: Path, writer: Callable[..., Any], tmp_path: Pa
     assert asked["function"] == {"name": "calculator", "arguments": '{"expression":"6*7"}'}
     assert rows[1]["messages"][3]["content"] == "ZeroDivisionError: division by zero"
     assert rows[0]["metadata"]["reward"] == 1.0
+
+
+# Of the trace event format (Chrome's "Trace Event Format"): what a complete, a beginning and a naming event must have.
+_EVENT = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"}, "cat": {"type": "string"}, "ph": {"enum": ["X", "B", "M"]},
+        "ts": {"type": "number", "minimum": 0}, "dur": {"type": "number", "minimum": 0}, "pid": {"type": "integer"},
+        "tid": {"type": "integer"}, "args": {"type": "object"},
+    },
+    "additionalProperties": False,
+    "required": ["name", "ph", "pid", "tid"],
+    "oneOf": [
+        {"properties": {"ph": {"const": "X"}}, "required": ["ts", "dur", "cat"]},
+        {"properties": {"ph": {"const": "B"}, "dur": False}, "required": ["ts", "cat"]},
+        {"properties": {"ph": {"const": "M"}, "name": {"const": "process_name"}, "args": {"required": ["name"]}}},
+    ],
+}  # fmt: skip
+_TRACE = {
+    "type": "object",
+    "properties": {"traceEvents": {"type": "array", "items": _EVENT}, "displayTimeUnit": {"enum": ["ms", "ns"]}},
+    "additionalProperties": False,
+    "required": ["traceEvents"],
+}
+
+
+def test_chrome_events_are_as_the_format_says(cli: Cli, writer: Callable[..., Any], tmp_path: Path) -> None:
+    """Of ordinary calls and of odd ones: without an end, a start, a duration, a time."""
+    made = writer(tmp_path / "runs", "p")
+    trajectory(made, 1, 0, 1, answer=HOSTILE)
+    made.start(HOSTILE, step=2)
+    made.append(b'{"kind":"end","trace_id":"t","id":"x","op":5,"duration":-1,"started_at":"1066-01-01T00:00:00Z"}')
+    made.append(b'{"kind":"start","trace_id":"u","id":"y","started_at":"soon"}')
+    made.age(3600)
+    assert cli("export", tmp_path / "runs", "--format", "chrome", "--out", tmp_path / "t.json").code == 0
+    trace = json.loads((tmp_path / "t.json").read_text())
+
+    jsonschema.Draft202012Validator(_TRACE).validate(trace)
+    assert sum(event["ph"] != "M" for event in trace["traceEvents"]) == 8
 
 
 def test_chrome_lanes_hold_one_thing_at_a_time(cli: Cli, writer: Callable[..., Any], tmp_path: Path) -> None:
