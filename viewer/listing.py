@@ -131,10 +131,10 @@ def _notes(fact: dict[str, Any], whole_run: bool) -> list[str]:
     if not fact["calls"]:
         notes.append(f"{name}: {'no calls recorded' if whole_run else 'no such trajectories'}")
     counts = {
-        "unfinished": ("call", "without an end (its process was killed, or is still at it)"),
+        "unfinished": ("call", "without an end (the process was killed, or is still at it)"),
         "orphans": ("call", "whose parent is not in the files"),
         "unscored": ("trajectory", "whose reward is not known (yet)"),
-        "unjoined_scores": ("score", "of a trajectory that is not in the files"),
+        "unjoined_scores": ("score", "of trajectories that are not in the files"),
         "skipped": ("trajectory", "left out by sampling or VERL_TRACE_STEPS"),
         "lost": ("record", "that could not be written (`lost` records say why)"),
         "duplicates": ("record", "found twice and counted once"),
