@@ -63,8 +63,9 @@ def run_facts(run: Run, summary: Summary) -> dict[str, Any]:
 
 
 def as_of_facts(run: Run) -> dict[str, Any]:
-    """Until when all that was recorded is in the figures, and how many processes still write."""
-    return {"as_of": run.as_of, "writing": run.writing}
+    """How many processes still write, and until when all that was recorded is in the figures; None: for good."""
+    writing = run.writing
+    return {"as_of": run.as_of if writing else None, "writing": writing}
 
 
 def as_of_note(facts: dict[str, Any]) -> str:

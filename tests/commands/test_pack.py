@@ -50,7 +50,6 @@ def packed(path: Path) -> list[tuple[int, int]]:
         (["--status", "error"], 1),
         (["--op", "run", "--op", "other"], 20),
         (["--attempt", "last", "--rollout-n", "0", "--where", "step > 8"], 4),
-        (["--min-duration", "1h"], 0),
     ],
 )
 def test_filters_choose_what_is_packed(runs: Path, tmp_path: Path, options: list[str], expected: int) -> None:
@@ -62,9 +61,27 @@ def test_filters_choose_what_is_packed(runs: Path, tmp_path: Path, options: list
     assert json.loads(done.stdout)["trajectories"] == (expected if options else None)
 
 
+def test_a_choice_of_nothing_is_said(runs: Path, tmp_path: Path) -> None:
+    """Nothing is written, and the exit code is that of a grep that finds nothing."""
+    done = run("pack", runs, "-o", tmp_path / "X.tar", "--min-duration", "1h")
+
+    assert done.exit_code == 1
+    assert "nothing was packed" in done.output
+    assert not (tmp_path / "X.tar").exists()
+
+
 @pytest.mark.parametrize(
     "options",
-    ["--step a:b", "--status bad", "--where open()", "--attempt 7", "--min-duration soon", "--split 0", "--split many"],
+    [
+        "--step a:b",
+        "--validate --train",
+        "--status bad",
+        "--where open()",
+        "--attempt 7",
+        "--min-duration soon",
+        "--split 0",
+        "--split many",
+    ],
 )
 def test_what_cannot_be_meant_is_refused(runs: Path, tmp_path: Path, options: str) -> None:
     """Nothing is written for a filter that says nothing."""
