@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..recorder import seal_dead
+from ..recorder import node_name, seal_dead
 from ..schemas.files import SIDE_SUFFIX, parse_segment_name
 from .items import Item, items_of, run_folders
 from .transfer import Differs, OutOfTime, Pace, digest_of, transfer
@@ -24,12 +23,12 @@ __all__ = ["Report", "collect"]
 
 @dataclass
 class Report:
-    """What a pass did on this host. Counts of files; bytes that were moved; `left` did not get their turn in time.
+    """What a pass did on this node. Counts of files; bytes that were moved; `left` did not get their turn in time.
 
     `failures`: file and reason. `sealed`: raw files of dead processes that were compressed here first.
     """
 
-    host: str = field(default_factory=socket.gethostname)
+    host: str = field(default_factory=node_name)
     copied: int = 0
     extended: int = 0
     sealed: int = 0
