@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .checks_disk import CLOCK_TOLERANCE
-from .findings import Finding
+from .findings import Finding, State
 
 __all__ = ["ray_findings"]
 
@@ -30,7 +30,7 @@ _NOT_COMPARED = frozenset({"VERL_TRACE_ATTEMPT"})
 def ray_findings(asked: bool | None) -> Iterator[Finding]:
     """Look into a worker of every node. `asked` None: only where a cluster runs already."""
     if importlib.util.find_spec("ray") is None:
-        state = "fail" if asked else "skip"
+        state: State = "fail" if asked else "skip"
         yield Finding(
             "ray", state, "Ray is not installed here", "run it in the environment of the training" if asked else ""
         )

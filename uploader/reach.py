@@ -39,8 +39,14 @@ def reach(seconds: float) -> Reached:
     weave = load_weave()
     header, credential = authorization_of(weave)
     base_url, trace_url = weave.env.wandb_base_url().rstrip("/"), weave.env.weave_trace_server_url().rstrip("/")
+
+    def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
+        # made here, or `requests` would put what netrc says in its place
+        request.headers["Authorization"] = header()
+        return request
+
     with one_network():
-        answer = _ask("POST", f"{base_url}/graphql", seconds, json={"query": _VIEWER}, auth=_Header(header))
+        answer = _ask("POST", f"{base_url}/graphql", seconds, json={"query": _VIEWER}, auth=authorize)
         now = time.time()
         if answer.status_code in (401, 403):
             raise CannotStart(
@@ -55,17 +61,6 @@ def reach(seconds: float) -> Reached:
         )
     entity = (viewer.get("defaultEntity") or {}).get("name") or ""
     return Reached(base_url, trace_url, str(viewer.get("username") or ""), str(entity), credential, _ahead(answer, now))
-
-
-class _Header(requests.auth.AuthBase):
-    """A header that is made when the request is: else `requests` would put what netrc says in its place."""
-
-    def __init__(self, header: Any) -> None:
-        self._header = header
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers["Authorization"] = self._header()
-        return request
 
 
 def _ask(method: str, url: str, seconds: float, **content: Any) -> requests.Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import email.utils
+import importlib.util
 import json
 import os
 import re
@@ -197,11 +198,11 @@ def test_ray_is_looked_at_where_asked(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(checks_ray, "_RUNNING", tmp_path / "none")
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setattr(checks_ray.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert [f.state for f in checks_ray.ray_findings(None)] == ["skip"]
     assert [f.state for f in checks_ray.ray_findings(True)] == ["fail"]
 
-    monkeypatch.setattr(checks_ray.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "ray.py").write_text("raise RuntimeError('no such luck')")
     assert [f.state for f in checks_ray.ray_findings(None)] == ["skip"]

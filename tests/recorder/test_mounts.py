@@ -100,8 +100,8 @@ with rollout_trace_attr(step=1):
 
 
 @pytest.fixture
-def stderr_of(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """What a process that records to `folder` says; the folder is removed."""
+def stderr_of() -> Callable[..., str]:
+    """What processes that record to `folder`, one after the other, say."""
     clean = {n: v for n, v in os.environ.items() if not n.startswith(("VERL_TRACE", "SLURM"))}
 
     def record(folder: Path, processes: int = 1, **variables: str) -> str:
