@@ -295,7 +295,9 @@ def test_weaves_own_server(wandb_login: Any) -> None:
     found = reach(20.0)
 
     assert (found.base_url, found.entity) == (wandb_login.url, wandb_login.entity)
-    assert found.ahead == 0.0
+    # its clock is this machine's, and its header may be a second old
+    assert found.ahead is not None
+    assert abs(found.ahead) < 2.0
 
 
 def test_no_network(asked: Callable[..., Said], free_port: int) -> None:
