@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from ..recorder import node_name, seal_dead
 from ..schemas.files import SIDE_SUFFIX, parse_segment_name
 from .items import Item, items_of, run_folders
+from .temporary import remove_abandoned, token_of
 from .transfer import Differs, OutOfTime, Pace, digest_of, transfer
 
 __all__ = ["Report", "collect"]
@@ -57,23 +57,30 @@ def collect(source: str | Path, target: str | Path, *, move: bool = False, pace:
     """
     source, target, pace = Path(source), Path(target), pace or Pace()
     report = Report()
-    token = f"{report.host}-{os.getpid()}-{secrets.token_hex(4)}"
+    token = token_of(report.host)
     items: list[Item] = []
     folders = run_folders(source)
     for folder, name in folders:
-        if pace.deadline is None:
-            # with a deadline there is no time for compressing: the raw files go as they are
-            report.sealed += sum(found.outcome == "sealed" for found in seal_dead(folder))
         (target / name).mkdir(parents=True, exist_ok=True)
-        items += items_of(folder, target / name)
-        if move:
-            _remove(folder, target / name, report)
+        try:
+            if pace.deadline is None:
+                # with a deadline there is no time for compressing: the raw files go as they are
+                report.sealed += sum(found.outcome == "sealed" for found in seal_dead(folder))
+            items += items_of(folder, target / name)
+            if move:
+                _remove(folder, target / name, report)
+        except FileNotFoundError:
+            # the run was removed here since it was listed; anything else that has vanished is at the destination
+            if folder.exists():
+                raise
+        remove_abandoned(target / name, report.host)
     for item in sorted(items, key=lambda item: item.urgency):
         _bring(item, pace, token, report)
         if move and item.kind == "whole":
             _remove_one(item, report)
     for folder, name in folders if move and pace.deadline is None else ():
-        _remove_side_files(folder, target / name, report)
+        if folder.exists():
+            _remove_side_files(folder, target / name, report)
     return report
 
 

@@ -20,7 +20,8 @@ Kind = Literal["whole", "grows"]
 class Item:
     """A file to be brought to `target`. `size` bytes of it are there to be read; `done` of them are at the target.
 
-    `is_lines`: only whole lines count. `twin`: the raw form that lies at the target until this sealed one has arrived.
+    `is_lines`: only whole lines count. `twin`: the raw form that lies at the target until this sealed one has arrived;
+    `sealed`: where the sealed form of this raw one is going to be.
     """
 
     source: Path
@@ -31,6 +32,7 @@ class Item:
     done: int = 0
     is_lines: bool = False
     twin: Path | None = None
+    sealed: Path | None = None
 
     @property
     def left(self) -> int:
@@ -108,10 +110,12 @@ def _item(source: Path, target: Path, status: os.stat_result) -> Item | None:
         twin = target.with_name(target.name.removesuffix(".zst"))
         return Item(source, target, "whole", status.st_size, status.st_mtime_ns, twin=twin)
     if segment is not None:
-        if target.with_name(f"{target.name}.zst").exists():
+        sealed = target.with_name(f"{target.name}.zst")
+        if sealed.exists():
             # a pass that was interrupted between the two: the sealed form holds all of it
             return None
-        return Item(source, target, "grows", status.st_size, status.st_mtime_ns, _size(target), is_lines=True)
+        done = _size(target)
+        return Item(source, target, "grows", status.st_size, status.st_mtime_ns, done, is_lines=True, sealed=sealed)
     if source.suffix == SIDE_SUFFIX:
         return Item(source, target, "grows", status.st_size, status.st_mtime_ns, _size(target))
     if _concerns(source.name):
