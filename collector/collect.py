@@ -14,7 +14,7 @@ from typing import Any
 
 from ..recorder import node_name, seal_dead
 from ..schemas.files import SIDE_SUFFIX, parse_segment_name
-from .items import Item, items_of, run_folders
+from .items import Item, items_of, run_folders, sealed_form
 from .temporary import remove_abandoned, token_of
 from .transfer import Differs, OutOfTime, Pace, digest_of, transfer
 
@@ -93,9 +93,12 @@ def _bring(item: Item, pace: Pace, token: str, report: Report) -> None:
         report.left += 1
         report.left_size += item.left
     except FileNotFoundError:
+        sealed = sealed_form(item)
         if item.source.exists():
             report.failures.append((str(item.source), "its destination has vanished"))
-        # else it was sealed meanwhile: the next pass brings the sealed one
+        elif sealed is not None:
+            # now, since what is there of the process's next segment says that this one is whole
+            _bring(sealed, pace, token, report)
     except (OSError, Differs) as error:
         report.failures.append((str(item.source), getattr(error, "strerror", None) or str(error)))
         report.left += 1
@@ -127,6 +130,9 @@ def _remove_side_files(folder: Path, target: Path, report: Report) -> None:
             if arrived.stat().st_size == path.stat().st_size and digest_of(arrived) == digest_of(path):
                 path.unlink()
                 report.removed += 1
+        except FileNotFoundError:
+            # another pass has removed it
+            continue
         except OSError as error:
             report.failures.append((str(path), error.strerror or str(error)))
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ..schemas.files import ATTEMPT_PREFIX, SIDE_SUFFIX, TMP_SUFFIX, WANDB_PREFIX, parse_segment_name
 
-__all__ = ["Item", "items_of", "run_folders"]
+__all__ = ["Item", "items_of", "run_folders", "sealed_form"]
 
 # `whole`: published by rename and never changed; `grows`: appended to, so that its beginning is what it was
 Kind = Literal["whole", "grows"]
@@ -89,6 +89,17 @@ def items_of(folder: Path, target: Path) -> Iterator[Item]:
         item = _item(folder / name, target / name, status)
         if item is not None and not _is_done(item):
             yield item
+
+
+def sealed_form(item: Item) -> Item | None:
+    """The sealed form of a raw segment that was sealed since it was listed; None where there is none."""
+    if item.sealed is None:
+        return None
+    source = item.source.with_name(f"{item.source.name}.zst")
+    try:
+        return _item(source, item.sealed, os.stat(source))
+    except FileNotFoundError:
+        return None
 
 
 def _stat_all(folder: Path, names: list[str]) -> dict[str, os.stat_result]:
