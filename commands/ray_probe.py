@@ -68,9 +68,10 @@ def main(address: str | None) -> dict[str, Any]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    runtime_env, way = _runtime_env()
+    # only now: to import the plugin is to load it, which is verl's part here
     from verl_trace.verl_plugin.ray_env import forwarded
 
-    runtime_env, way = _runtime_env()
     expected = forwarded()
     start: dict[str, Any] = {}
     if address is None:
@@ -102,11 +103,11 @@ def main(address: str | None) -> dict[str, Any]:
 
 def _runtime_env() -> tuple[dict[str, Any], str]:
     """The runtime environment that a training has, and who gives it."""
-    from verl_trace.verl_plugin.ray_env import forwarded
-
     try:
         from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
     except ImportError:
+        from verl_trace.verl_plugin.ray_env import forwarded
+
         return {"env_vars": forwarded()}, "as the plugin gives them to agent-loop workers"
     return dict(get_ppo_ray_runtime_env()), "as verl's trainer gives them to its workers"
 
