@@ -21,7 +21,7 @@ def doctor(cluster: str, verl_environment: Callable[..., dict[str, str]], tmp_pa
     def run(**variables: str) -> tuple[int, dict[str, dict[str, str]]]:
         here = {"VERL_TRACE_DIR": str(tmp_path / "runs"), "VERL_TRACE_STEPS": "0::10", "VERL_TRACE_MIN_FREE": "0"}
         environment = verl_environment(RAY_ADDRESS=cluster, **{**here, **variables})
-        words = [Path(sys.executable).with_name("verl-trace"), "doctor", "--no-upload", "--json"]
+        words = [str(Path(sys.executable).with_name("verl-trace")), "doctor", "--no-upload", "--json"]
         done = subprocess.run(
             words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
         )
