@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..schemas.files import ATTEMPT_PREFIX, SIDE_SUFFIX, TMP_SUFFIX, WANDB_PREFIX, parse_segment_name
+import orjson
+
+from ..schemas.files import (
+    ATTEMPT_PREFIX,
+    PRUNED_PREFIX,
+    SIDE_SUFFIX,
+    TMP_SUFFIX,
+    WANDB_PREFIX,
+    parse_segment_name,
+)
 
 __all__ = ["Item", "items_of", "run_folders", "sealed_form"]
 
@@ -71,7 +81,7 @@ def run_folders(source: Path) -> list[tuple[Path, Path]]:
 
 
 def _concerns(name: str) -> bool:
-    return parse_segment_name(name) is not None or name.startswith((ATTEMPT_PREFIX, WANDB_PREFIX))
+    return parse_segment_name(name) is not None or name.startswith((ATTEMPT_PREFIX, WANDB_PREFIX, PRUNED_PREFIX))
 
 
 def items_of(folder: Path, target: Path) -> Iterator[Item]:
@@ -85,10 +95,27 @@ def items_of(folder: Path, target: Path) -> Iterator[Item]:
     segments = _stat_all(folder, [name for name in names if parse_segment_name(name) is not None])
     again = [name for name in os.listdir(folder) if parse_segment_name(name) is not None and name not in segments]
     others = _stat_all(folder, [name for name in names if parse_segment_name(name) is None])
+    deleted = pruned_files(target)
     for name, status in [*segments.items(), *_stat_all(folder, again).items(), *others.items()]:
+        if name in deleted:
+            continue
         item = _item(folder / name, target / name, status)
         if item is not None and not _is_done(item):
             yield item
+
+
+def pruned_files(target: Path) -> set[str]:
+    """Files that were deleted at the target, or written anew with less in them, since a Weave project holds what they
+    held: what is left of them here is not to be brought again."""
+    found: set[str] = set()
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(target):
+            if name.startswith(PRUNED_PREFIX) and not name.endswith(TMP_SUFFIX):
+                with open(target / name, "rb") as file, contextlib.suppress(orjson.JSONDecodeError):
+                    note = orjson.loads(file.readline())
+                    found |= {str(file) for key in ("removed", "rewritten") for file in note.get(key) or ()}
+    # a raw form of what was deleted sealed, and the other way round
+    return found | {name.removesuffix(".zst") for name in found} | {f"{name}.zst" for name in found}
 
 
 def sealed_form(item: Item) -> Item | None:

@@ -33,6 +33,7 @@ from .upload_options import (
     StateDirOption,
     WandbDirOption,
     WandbOnlyOption,
+    checked_seconds,
     seconds,
 )
 from .upload_report import report_lines
@@ -58,15 +59,18 @@ FeedbackOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")]
 WorkersOption = Annotated[int, typer.Option(min=1, max=64, help="Requests under way at once.")]
-MaxWaitOption = Annotated[
-    str, typer.Option(callback=lambda text: (seconds(text), text)[1], help="Give up after so long without success.")
-]
+MaxWaitOption = Annotated[str, typer.Option(callback=checked_seconds, help="Give up after so long without success.")]
 CheckOption = Annotated[
     str,
     typer.Option(
         help="After sending: count what the server holds (counts), read all of it back and compare (deep), or none."
     ),
 ]
+FollowOption = Annotated[
+    bool,
+    typer.Option("--follow", help="Go on until the run has ended, or Ctrl-C: send what has settled at each look."),
+]
+EveryOption = Annotated[str, typer.Option(callback=checked_seconds, help="With --follow: time between two looks.")]
 FailFastOption = Annotated[
     bool, typer.Option("--fail-fast", help="Send nothing unless every run and folder in RUN can be uploaded.")
 ]
@@ -86,6 +90,8 @@ def upload(
     max_wait: MaxWaitOption = "5m",
     state_dir: StateDirOption = None,
     fail_fast: FailFastOption = False,
+    follow: FollowOption = False,
+    every: EveryOption = "30s",
     redact: RedactOption = None,
     feedback: FeedbackOption = False,
     calls: CallsOption = False,
@@ -109,6 +115,9 @@ def upload(
 
     With filters, --sample-rate, --limit or --budget only some trajectories are sent, each whole; the rest can follow
     later. The same options choose the same ones. --drop-fields and --max-field leave parts of calls out for good.
+
+    --follow keeps up with a run that is still being written, also by copies that arrive now and then: each look sends
+    what has settled since, the last one, when every process has ended, exactly the rest.
 
     Offline W&B runs that belong to it are synced first, by `wandb sync`, and every call is linked to its run and step.
 
@@ -136,7 +145,10 @@ def upload(
         "check": check, "workers": workers, "max_wait": seconds(max_wait), "state_dir": state_dir,
         "fail_fast": fail_fast, "redact": redact or (), "feedback": feedback, "drop_fields": drop_fields,
         "max_field": None if max_field is None else parse_size(max_field, "--max-field"),
+        "follow": seconds(every) if follow else None,
     }  # fmt: skip
+    if follow:
+        typer.echo(f"verl-trace: following {run}, a look every {every}; Ctrl-C ends it", err=True)
     try:
         result = _upload(run, options, choosing, wandb)
     except KeyboardInterrupt:
@@ -154,6 +166,8 @@ def exit_code(result: UploadResult) -> int:
     """0 when nothing is left to do. A dry run leaves nothing undone that it was asked for, unless it could not read."""
     from ..uploader.check import HARMLESS
 
+    if result.interrupted:
+        return INTERRUPTED
     if result.stopped:
         return STOPPED
     differing = any(count for run in result.runs for kind, count in run.differing.items() if kind not in HARMLESS)

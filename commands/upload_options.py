@@ -19,6 +19,7 @@ __all__ = [
     "StateDirOption",
     "WandbDirOption",
     "WandbOnlyOption",
+    "checked_seconds",
     "seconds",
 ]
 
@@ -37,7 +38,8 @@ def seconds(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-def _checked(text: str) -> str:
+def checked_seconds(text: str) -> str:
+    """The text, if it is a duration."""
     seconds(text)
     return text
 
@@ -50,7 +52,7 @@ ProjectOption = Annotated[str | None, typer.Option(help="PROJECT or ENTITY/PROJE
 SettleOption = Annotated[
     str,
     typer.Option(
-        callback=_checked,
+        callback=checked_seconds,
         help="Silence after which nothing more is awaited of a trajectory, or of a process on another host: 10m, 1h; 0"
         " waits for nothing but processes of this host.",
     ),

@@ -27,6 +27,8 @@ def report_lines(result: UploadResult) -> Iterator[str]:
             yield visible(line)
     for unopened in result.unopened:
         yield visible(f"{unopened.name} was not uploaded: {unopened.reason}")
+    if result.interrupted:
+        yield "interrupted while it read: the counts are of what it had read; run the command again for the rest"
     for name in result.unreadable:
         yield f"not counted, since it cannot be read: {visible(name)}"
 

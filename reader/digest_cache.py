@@ -18,7 +18,7 @@ from .digest import DigestLines
 from .segments import SegmentLines
 from .writers import Segment
 
-__all__ = ["cache_folder", "digests", "kept_digests"]
+__all__ = ["KeptDigests", "cache_folder", "digests", "kept_digests"]
 
 # Part of every name: digests of another form are not found.
 _FORM = b"verl-trace digest 1"
@@ -30,18 +30,18 @@ _MAX_BYTES = 64 << 20
 _SIZE_BYTES = 8
 
 
-def digests(segment: Segment, limit: int | None = None) -> SegmentLines:
-    """A source for `iter_trajectories`: a run without its weight."""
-    lines = segment.lines(limit, kind=_KeptDigests)
-    assert isinstance(lines, _KeptDigests)
+def digests(segment: Segment, limit: int | None = None, *, kind: type[KeptDigests] | None = None) -> SegmentLines:
+    """A source for `iter_trajectories`: a run without its weight. `kind`: lines of which some are left out."""
+    lines = segment.lines(limit, kind=kind or KeptDigests)
+    assert isinstance(lines, KeptDigests)
     lines.limited_to = limit
     return lines
 
 
 def kept_digests(segment: Segment) -> bytes | None:
     """The digests of a sealed segment, line after line, where the cache has them."""
-    lines = segment.lines(kind=_KeptDigests)
-    assert isinstance(lines, _KeptDigests)
+    lines = segment.lines(kind=KeptDigests)
+    assert isinstance(lines, KeptDigests)
     file = lines.cache_file()
     kept = _load(file) if file is not None else None
     return kept[1] if kept is not None else None
@@ -57,7 +57,7 @@ def cache_folder() -> Path:
     return Path(base or os.path.join(os.path.expanduser("~"), ".cache")) / "verl-trace" / "digests"
 
 
-class _KeptDigests(DigestLines):
+class KeptDigests(DigestLines):
     """Digests from the cache where it has them, else from the segment, and then for the cache."""
 
     limited_to: int | None = None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..schemas.errors import NotFound
 from .calls import Call, Trajectory
-from .digest_cache import digests
+from .digest_cache import KeptDigests, digests, kept_digests
 from .facts import trajectory_facts
 from .filters import Filters
 from .finding import SCORE, find, records_of
@@ -52,12 +52,23 @@ class _OnlyLines(SegmentLines):
                 yield offset, line
 
 
+class _OnlyDigests(_OnlyLines, KeptDigests):
+    pass
+
+
 def only(trace_ids: frozenset[str]) -> Source:
-    """A source for `iter_trajectories` that passes over the calls of all other traces unread."""
-    kind = type("OnlyLines", (_OnlyLines,), {"wanted": trace_ids})
+    """A source for `iter_trajectories` that passes over the calls of all other traces unread.
+
+    A segment that has none of these traces, as far as the cache knows its digests, is not decompressed.
+    """
+    whole = type("OnlyLines", (_OnlyLines,), {"wanted": trace_ids})
+    light = type("OnlyDigests", (_OnlyDigests,), {"wanted": trace_ids})
 
     def source(segment: Segment, limit: int | None = None) -> SegmentLines:
-        return segment.lines(limit, kind=kind)
+        kept = kept_digests(segment)
+        if kept is None or any(trace_id_of(line) in trace_ids for line in kept.splitlines(keepends=True)):
+            return segment.lines(limit, kind=whole)
+        return digests(segment, limit, kind=light)
 
     return source
 

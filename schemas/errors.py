@@ -5,6 +5,7 @@ VerlTraceError
  ├─ BadSegment         a span file that cannot be read at all
  ├─ MissingExtra       a command needs a package that is not installed
  ├─ CannotStart        an upload that cannot begin: wrong key, host down, no project
+ │   └─ NoAnswer       … because the server does not answer: another time it may
  ├─ BadFilter          a filter on the command line that says nothing sensible
  ├─ NotFound           no trajectory or call of a run is meant, or several are
  ├─ BadQuery           a pattern, an expression or SQL that cannot be run
@@ -23,6 +24,7 @@ __all__ = [
     "BadTarget",
     "CannotStart",
     "MissingExtra",
+    "NoAnswer",
     "NotARun",
     "NotFound",
     "Rejected",
@@ -59,6 +61,10 @@ class MissingExtra(VerlTraceError):
 
 class CannotStart(VerlTraceError):
     """An upload cannot begin; nothing was sent."""
+
+
+class NoAnswer(CannotStart):
+    """The server does not answer."""
 
 
 class BadFilter(VerlTraceError):

@@ -1,6 +1,7 @@
 """Call trees -> a Weave project, over Weave's own HTTP protocol.
 
     pipeline   a path: find runs, resolve targets, replay one after the other
+    follow     look again and again while a run is written
     replay     one run: read, sort, send, check
     settle     when a trajectory can no longer change; `gaps`: segments that are missing
     plan       which calls go into which request
@@ -15,6 +16,7 @@
     ledger     what an upload remembers, as a cache
     status     what is still to be sent, without asking anybody
     target     where to and as whom, as W&B users have set it up; `network`: by which proxy, trusting whom
+    prune      what may be deleted here because the server holds it; `prune_files`: deleting it
     ops        the objects that calls refer to by their op name
     folders    what lies beside the runs of a folder
     result     numbers that add up

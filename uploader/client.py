@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from ..schemas.errors import CannotStart, Rejected
+from ..schemas.errors import CannotStart, NoAnswer, Rejected
 from .payload import Encoded
 from .storing import COMPLETE_MODE, Outcome, Storing
 from .target import Target
@@ -90,7 +90,7 @@ class Client:
                     words = str(trouble)
                 except Unreachable as error:
                     words = str(error)
-                raise CannotStart(
+                raise NoAnswer(
                     f"the Weave server {self.url} does not answer: {words}",
                     hint="is it up, and is WF_TRACE_SERVER_URL (or WANDB_BASE_URL) right?",
                 ) from None

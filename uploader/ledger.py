@@ -85,6 +85,11 @@ class Ledger:
         another form than they would be sent in, and is asked."""
         return self._sent_with <= {self._options}
 
+    @property
+    def remembers_any(self) -> bool:
+        """Whether any trajectory of the run is known to be stored."""
+        return bool(self._known)
+
     def remembers(self, mark: bytes) -> bool:
         """Whether the server is known to hold the trajectory of this mark."""
         return mark in self._known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from .check import CHECKS
 from .choose import Choosing
 from .client import Client
 from .folders import folders_without_runs, why_unreadable
+from .follow import Seen
+from .follow import follow as follow_path
 from .lessen import Lessen
 from .network import one_network
 from .replay import WORKERS, Options, measure, replay, settling_of
@@ -25,6 +28,8 @@ from .wandb_links import WandbOptions
 __all__ = ["upload"]
 
 Progress = Callable[[UploadResult], None]
+# Recorded project name -> where its calls go.
+_Targets = dict[str | None, Target]
 
 
 def upload(
@@ -48,6 +53,8 @@ def upload(
     wandb: WandbOptions | None = None,
     feedback: bool = False,
     has_score: HasScore = has_score,
+    follow: float | None = None,
+    stop: threading.Event | None = None,
 ) -> UploadResult:
     """Replay every run at `path` into its Weave project. Calls that the server has already are not sent again.
 
@@ -57,7 +64,8 @@ def upload(
     segment. `check`: `none`, `counts` or `deep`. `state_dir`: where to remember what is stored. `fail_fast`: nothing is
     sent unless every run and folder at `path` can be uploaded. `redact`: patterns of keys whose values are left out.
     `choosing`: which trajectories, by default all. `drop_fields` (names) and `max_field` (bytes) leave fields out.
-    `wandb`: what to do about the W&B runs that belong to it. `feedback`: give rewards as feedback, too.
+    `wandb`: what to do about the W&B runs that belong to it. `feedback`: give rewards as feedback, too. `follow`: look
+    again every so many seconds until the runs have ended, or until `stop` is set (see `follow`).
 
     Memory is bounded by a few requests of 8 MiB for each worker and about 200 bytes a trajectory.
 
@@ -81,8 +89,29 @@ def upload(
         feedback=feedback,
         has_score=has_score,
     )
+    if follow is not None:
+        _check_follow(options.choosing, dry_run=dry_run)
+    path, progress = Path(path), progress or (lambda _: None)
+    targets: _Targets = {}
+
+    def look(progress: Progress, final: bool) -> Seen:
+        passing = options if final else options.between()
+        return _Upload(path, entity, project, dry_run, passing, fail_fast, progress, targets).look()
+
     with one_network():
-        return _Upload(Path(path), entity, project, dry_run, options, fail_fast, progress).run()
+        if follow is None:
+            return look(progress, True).result
+        return follow_path(path, look, every=follow, stop=stop or threading.Event(), progress=progress)
+
+
+def _check_follow(choosing: Choosing, *, dry_run: bool) -> None:
+    if dry_run:
+        raise CannotStart("a dry run has nothing to follow", hint="say --dry-run or --follow")
+    if choosing.limit is not None or choosing.budget is not None:
+        raise CannotStart(
+            "--limit and --budget choose among all trajectories of a run, and a run that is followed has not ended",
+            hint="--sample-rate and the filters choose as it grows; or upload with a budget when it has ended",
+        )
 
 
 class _Upload:
@@ -94,7 +123,8 @@ class _Upload:
         dry_run: bool,
         options: Options,
         fail_fast: bool,
-        progress: Progress | None,
+        progress: Progress,
+        targets: _Targets,
     ) -> None:
         self._path = path
         self._entity = entity
@@ -102,11 +132,13 @@ class _Upload:
         self._options = options
         self._fail_fast = fail_fast
         self._result = UploadResult(dry_run=dry_run)
-        self._progress = progress or (lambda _: None)
-        self._targets: dict[str | None, Target | CannotStart] = {}
+        self._progress = progress
+        # those that have answered serve the next look, too
+        self._good_targets = targets
+        self._targets: dict[str | None, Target | CannotStart] = {**targets}
         self._errors: list[CannotStart] = []
 
-    def run(self) -> UploadResult:
+    def look(self) -> Seen:
         began = time.monotonic()
         result = self._result
         runs = find_runs(self._path)
@@ -132,7 +164,10 @@ class _Upload:
             if report.stopped and target is not None:
                 gone[target.project_id] = report.stopped
             result.seconds = time.monotonic() - began
-        return result
+        if gone:
+            # whether it is the server or the key is asked when the next look begins
+            self._good_targets.clear()
+        return Seen(result, all(found.ended for found in settling.values()))
 
     def _one(self, run: Run, target: Target | None, settling: Settling) -> RunReport:
         result = self._result
@@ -158,6 +193,7 @@ class _Upload:
             target = self._targets[name]
             if isinstance(target, CannotStart):
                 raise target
+            self._good_targets[name] = target
         except CannotStart as error:
             reason = why_unreadable(run) or str(error)
             if self._fail_fast:
@@ -180,11 +216,13 @@ class _Upload:
 
     def _report(self, run: Run, target: Target | None) -> RunReport:
         if target is not None:
-            return RunReport(run.project_name, run.experiment_name, target.project_id, target.page)
+            return RunReport(
+                run.project_name, run.experiment_name, target.project_id, target.page, folder=str(run.folder)
+            )
         recorded = None if run.project_name == UNKNOWN else run.project_name
         name = split_project(recorded, self._entity, self._project)
         owner = name.entity or "(default entity)"
-        return RunReport(run.project_name, run.experiment_name, f"{owner}/{name.project}")
+        return RunReport(run.project_name, run.experiment_name, f"{owner}/{name.project}", folder=str(run.folder))
 
     def _stop_at(self, unreadable: list[str], unopened: list[Unopened]) -> None:
         for name in unreadable:

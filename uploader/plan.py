@@ -74,7 +74,9 @@ class Plan:
     `op_ref`: recorded op name -> what the call refers to. `believe`: what `ledger` remembers is not sent again. `only`:
     trace ids; all other trajectories were dealt with before and count no more. `redact`: keys of values to leave out.
     `choice`: what was asked for, all without it; `lessen`: fields to leave out; `links`: W&B runs.
-    `rewards`: gets, where it is a list, (id of the root call, reward) of the trajectories that are due.
+    `rewards`: gets, where it is a list, (id of the root call, reward) of the trajectories that are due. `later`: gets,
+    where it is a set, the trace ids of what must be sent, in place of requests; they are not counted, and need no
+    payloads.
     """
 
     report: RunReport
@@ -89,20 +91,15 @@ class Plan:
     lessen: Lessen | None = None
     links: Mapping[str, str] | None = None
     rewards: list[tuple[str, float]] | None = None
+    later: set[str] | None = None
 
     def batches(self, trajectories: Iterable[Trajectory]) -> Iterator[Batch]:
         """Requests of whole trajectories; only one that is too large for a request is spread over several."""
         batch, remembered = Batch(), Batch()
         for trajectory in trajectories:
-            if not self._is_due(trajectory):
+            trace = self._taken(trajectory)
+            if trace is None:
                 continue
-            chosen = self._chosen_calls(trajectory)
-            if not chosen:
-                continue
-            root, reward = trajectory.root, trajectory.reward
-            if self.rewards is not None and reward is not None and root is not None and root.id in chosen:
-                self.rewards.append((root.id, reward))
-            trace = self._trace(trajectory, chosen)
             if trace.remembered:
                 remembered.add([], trace, 0)
                 if len(remembered.traces) == MAX_TRACES:
@@ -122,27 +119,34 @@ class Plan:
             if rest.traces:
                 yield rest
 
-    def _is_due(self, trajectory: Trajectory) -> bool:
-        if self.only is not None:
-            return trajectory.trace_id in self.only
-        self.report.trajectories += 1
-        self.report.recorded += len(trajectory.calls)
-        if self.choice is not None and not self.choice.takes(trajectory):
-            self.report.skipped[NOT_CHOSEN] += len(trajectory.calls)
-            return False
-        reason = self.settling.waits(trajectory)
-        if reason is not None:
-            self.report.skipped[reason] += len(trajectory.calls)
-        return reason is None
+    def _taken(self, trajectory: Trajectory) -> Trace | None:
+        """The trajectory on its way; None of one that is not to be sent, or that is left for `later`."""
+        if self.only is not None and trajectory.trace_id not in self.only:
+            return None
+        reason = self._reason(trajectory) if self.only is None else None
+        ids = self._ids(trajectory) if reason is None else []
+        trace = self._trace(trajectory, ids) if ids else None
+        if trace is not None and self.later is not None and not trace.remembered:
+            self.later.add(trajectory.trace_id)
+            return None
+        if self.only is None:
+            self.report.trajectories += 1
+            self.report.recorded += len(trajectory.calls)
+            self.report.skipped[reason or NOT_CHOSEN] += len(trajectory.calls) - len(ids)
+        root, reward = trajectory.root, trajectory.reward
+        if self.rewards is not None and reward is not None and root is not None and root.id in ids:
+            self.rewards.append((root.id, reward))
+        return trace
 
-    def _chosen_calls(self, trajectory: Trajectory) -> list[str]:
+    def _reason(self, trajectory: Trajectory) -> str | None:
+        """Why it is not sent now; None when it is."""
+        if self.choice is not None and not self.choice.takes(trajectory):
+            return NOT_CHOSEN
+        return self.settling.waits(trajectory)
+
+    def _ids(self, trajectory: Trajectory) -> list[str]:
         """Ids of the calls to be sent: all, unless single calls were asked for."""
-        if self.choice is None:
-            return [call.id for call in trajectory.calls]
-        chosen = [call.id for call in trajectory.calls if self.choice.takes_call(call)]
-        if self.only is None and len(chosen) < len(trajectory.calls):
-            self.report.skipped[NOT_CHOSEN] += len(trajectory.calls) - len(chosen)
-        return chosen
+        return [call.id for call in trajectory.calls if self.choice is None or self.choice.takes_call(call)]
 
     def _encode(self, trajectory: Trajectory, trace: Trace) -> list[Encoded]:
         calls = encode_trajectory(trajectory, self.project_id, self.op_ref, self.redact, self.lessen, self.links)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..reader import Run, iter_trajectories
+from ..reader.digest_cache import digests
+from ..reader.pick import read
 from ..reader.trees import Reading
 from ..schemas.errors import Rejected
 from ..schemas.redaction import KeyPatterns
@@ -18,7 +20,7 @@ from .ledger import Ledger, Place, state_folder
 from .lessen import Lessen
 from .ops import OBJECT_DIGEST, Ops, op_object_id
 from .payload import encode_trajectory
-from .plan import Plan
+from .plan import Batch, Plan
 from .result import STORED_OTHERWISE, WAITS_FOR_SEGMENT, RunReport
 from .sender import Sender, count_call
 from .settle import SETTLE, HasScore, Settling, has_score
@@ -52,6 +54,12 @@ class Options:
     wandb: WandbOptions = field(default_factory=WandbOptions)
     feedback: bool = False
     has_score: HasScore = has_score
+    # what the ledger remembers is not asked for again: for looks between which nothing but time has passed
+    trusting: bool = False
+
+    def between(self) -> Options:
+        """For a look at a run that goes on."""
+        return replace(self, trusting=True, wandb=replace(self.wandb, later=True))
 
     def words(self, links: Mapping[str, str]) -> str:
         """What changes the calls that are sent: a call that was sent with other options is not the same."""
@@ -169,7 +177,14 @@ class _Replay:
 
     def _pass(self, reading: Reading, only: frozenset[str] | None = None) -> frozenset[str]:
         """Read the run once; gives the ids of trajectories that the ledger remembers and the server does not have."""
-        sender = Sender(self._client, self._report, self._tell, ledger=self._ledger, check=self._options.check)
+        sender = Sender(
+            self._client,
+            self._report,
+            self._tell,
+            ledger=self._ledger,
+            check=self._options.check,
+            trusting=self._options.trusting,
+        )
 
         def op_ref(name: str) -> str:
             try:
@@ -195,9 +210,32 @@ class _Replay:
             rewards=self._rewards if only is None else None,
         )
         with sender.running(self._options.workers):
-            for batch in plan.batches(iter_trajectories(self._run, reading)):
+            for batch in self._batches(plan, reading):
                 sender.put(batch)
         return frozenset(sender.disowned)
+
+    def _batches(self, plan: Plan, reading: Reading) -> Iterator[Batch]:
+        """The run's requests. Of a run that is partly stored, only what is new is read whole."""
+        if not (plan.believe and self._ledger.remembers_any):
+            yield from plan.batches(iter_trajectories(self._run, reading))
+            return
+        plan.later = set()
+        yield from plan.batches(iter_trajectories(self._run, reading, source=digests))
+        new, plan.later = frozenset(plan.later), None
+        if not new:
+            return
+        seen = 0
+
+        def of_new() -> Iterator[Trajectory]:
+            nonlocal seen
+            for trajectory in read(self._run, new):
+                if trajectory.trace_id in new:
+                    seen += 1
+                    yield trajectory
+
+        yield from plan.batches(of_new())
+        if seen < len(new):
+            self._report.unreadable.append(f"{self._run.folder}: files of {len(new) - seen:,} trajectories have gone")
 
     def _note_troubles(self) -> None:
         if self._ledger.trouble:

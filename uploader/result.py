@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 __all__ = [
@@ -91,6 +91,7 @@ class RunReport:
     experiment_name: str
     target: str
     page: str = ""
+    folder: str = ""
     trajectories: int = 0
     recorded: int = 0
     sent: int = 0
@@ -136,10 +137,29 @@ class RunReport:
         if len(self.differences) < FAILURES_KEPT:
             self.differences.append(difference)
 
+    def since(self, earlier: RunReport) -> RunReport:
+        """What this pass over a run and the `earlier` ones did together: what they sent is stored already for this."""
+        known = min(earlier.sent, self.skipped[ALREADY_STORED])
+        added = ("bytes", "interrupted", "orphans", "marked_texts", "missing_contents", "fields_left_out")
+        return replace(
+            self,
+            sent=self.sent + known,
+            skipped=self.skipped - Counter({ALREADY_STORED: known}),
+            moved=earlier.moved + self.moved,
+            lightened=earlier.lightened + self.lightened,
+            feedback=earlier.feedback + self.feedback,
+            **{name: getattr(earlier, name) + getattr(self, name) for name in added},
+        )
+
     def note(self, text: str) -> None:
         """Say something once."""
         if text not in self.notes:
             self.notes.append(text)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Which run, and where to."""
+        return self.folder, self.project_name, self.experiment_name, self.target
 
     @property
     def to_send(self) -> int:
@@ -163,6 +183,7 @@ class RunReport:
             "experiment_name": self.experiment_name,
             "target": self.target,
             "page": self.page,
+            "folder": self.folder,
             "trajectories": self.trajectories,
             "recorded": self.recorded,
             "sent": self.sent,
@@ -195,13 +216,21 @@ class RunReport:
 @dataclass
 class UploadResult:
     """All runs of one upload. `unreadable`: files and folders that could not be read, so that calls may be missing;
-    `unopened`: runs that could not be uploaded, and folders that hold none."""
+    `unopened`: runs that could not be uploaded, and folders that hold none. `interrupted`: it was ended while it read,
+    so that the counts are of what it had read."""
 
     runs: list[RunReport] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     unopened: list[Unopened] = field(default_factory=list)
     dry_run: bool = False
     seconds: float = 0.0
+    interrupted: bool = False
+
+    def since(self, earlier: UploadResult) -> UploadResult:
+        """What this look at all runs and the `earlier` ones did together."""
+        known = {report.key: report for report in earlier.runs}
+        runs = [report.since(known[report.key]) if report.key in known else report for report in self.runs]
+        return replace(self, runs=runs, seconds=earlier.seconds + self.seconds)
 
     @property
     def recorded(self) -> int:
@@ -244,6 +273,7 @@ class UploadResult:
             "unreadable": self.unreadable,
             "unopened": [vars(unopened) for unopened in self.unopened],
             "seconds": round(self.seconds, 3),
+            "interrupted": self.interrupted,
             "runs": [run.as_json() for run in self.runs],
         }
 

@@ -39,11 +39,19 @@ def count_call(report: RunReport, call: Encoded) -> None:
 class Sender:
     """Worker threads that ask and send. They are daemons: Ctrl-C does not wait for a request under way.
 
-    `check` is one of `check.CHECKS`. `disowned`: trace ids that the ledger remembers and the server does not have.
+    `check` is one of `check.CHECKS`. `trusting`: what the ledger remembers is not checked. `disowned`: trace ids that
+    the ledger remembers and the server does not have.
     """
 
     def __init__(
-        self, client: Client, report: RunReport, tell: Callable[[], None], *, ledger: Ledger | None, check: str
+        self,
+        client: Client,
+        report: RunReport,
+        tell: Callable[[], None],
+        *,
+        ledger: Ledger | None,
+        check: str,
+        trusting: bool = False,
     ) -> None:
         self._client = client
         self._lightener = Lightener(client)
@@ -52,6 +60,7 @@ class Sender:
         self._tell = tell
         self._ledger = ledger
         self._check = check
+        self._trusting = trusting
         self._lock = threading.Lock()
         self._work: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(QUEUED)
@@ -130,7 +139,7 @@ class Sender:
         traces = list(batch.traces.values())
         with self._lock:
             self._report.skipped[ALREADY_STORED] += sum(len(trace.ids) for trace in traces)
-            self._unchecked += traces
+            self._unchecked += [] if self._trusting else traces
 
     def _ask_and_send(self, batch: Batch, left: dict[str, Encoded]) -> None:
         rows = self._client.rows(list(left), ("id", "ended_at", "attributes", "wb_run_id"))

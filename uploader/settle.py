@@ -72,6 +72,15 @@ class Settling:
         self._gaps = {key: gaps for key, gaps in found.items() if gaps}
 
     @property
+    def ended(self) -> bool:
+        """Whether no process may write any more."""
+        return not self._writing
+
+    def may_write(self, writer: Writer) -> bool:
+        """Whether more may come from this writer."""
+        return writer.id in self._writing
+
+    @property
     def missing(self) -> list[str]:
         """Names of the segments and side files that must have been there; of segments without suffix."""
         segments = (name for gaps in self._gaps.values() for name in gaps.names)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from ..schemas.errors import CannotStart, MissingExtra
+from ..schemas.errors import CannotStart, MissingExtra, NoAnswer
 from .transport import Patience, Transient, Unreachable
 
 __all__ = ["Target", "authorization_of", "load_weave", "resolve", "split_project"]
@@ -189,7 +189,7 @@ class _Asking:
                 try:
                     patience.wait(trouble)
                 except Unreachable:
-                    raise CannotStart(
+                    raise NoAnswer(
                         f"{self.base_url} {trouble}", hint="try again later, and check WANDB_BASE_URL"
                     ) from None
 
@@ -224,7 +224,7 @@ class _Asking:
                 raise self._server_error(code) from None
             if any(type(reason).__name__ in _LOST_ON_THE_WAY for reason in _reasons(error)):
                 raise Transient(f"does not answer: {error or type(error).__name__}") from None
-            raise CannotStart(
+            raise NoAnswer(
                 f"cannot reach {self.base_url}: {error or type(error).__name__}",
                 hint="is the host up, and is WANDB_BASE_URL right?",
             ) from None

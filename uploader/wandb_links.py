@@ -30,13 +30,14 @@ SYNC_PATIENCE = 600.0
 @dataclass(frozen=True)
 class WandbOptions:
     """`folders`: where offline runs may lie, beside the usual places. `run_id`: what the user says it is. `only`: sync,
-    and send no calls. `patience`: seconds for one `wandb sync`."""
+    and send no calls. `patience`: seconds for one `wandb sync`. `later`: link, and sync another time."""
 
     enabled: bool = True
     only: bool = False
     folders: tuple[Path, ...] = ()
     run_id: str | None = None
     patience: float = SYNC_PATIENCE
+    later: bool = False
 
 
 @dataclass
@@ -104,8 +105,8 @@ def _sync_all(
         report.wandb.append(told)
         if found.synced:
             continue
-        if target is None:
-            told["state"] = "would be synced"
+        if target is None or options.later:
+            told["state"] = "would be synced" if target is None else "to be synced when the run has ended"
             continue
         told["state"] = "being synced"
         tell()

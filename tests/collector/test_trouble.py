@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import json
 import os
 import platform
 import shutil
@@ -242,3 +243,25 @@ def test_a_report_by_the_name_of_the_node(recorded: Path, tmp_path: Path, monkey
     monkeypatch.setenv("SLURMD_NODENAME", "n2")
 
     assert collect(recorded, tmp_path / "shared").host == "n2"
+
+
+def test_what_was_pruned_there_is_not_brought_again(recorded: Path, tmp_path: Path) -> None:
+    """`prune` deleted files at the destination and wrote others anew: they stay as they are there, though still here."""
+    collect(recorded, tmp_path / "shared")
+    shared = tmp_path / "shared" / "exp1"
+    removed, rewritten, *_ = sorted(shared.glob("*.jsonl.zst"))
+    side = next(shared.glob("*.blobs"))
+    removed.unlink()
+    side.unlink()
+    rewritten.write_bytes(rewritten.read_bytes()[:100])
+    note = {"kind": "pruned", "removed": [removed.name, side.name], "rewritten": [rewritten.name]}
+    (shared / "pruned-20261130T000000-0123abcd.jsonl").write_text(json.dumps(note) + '\n{"trace_id":"1"}\n')
+    report = collect(recorded, tmp_path / "shared")
+
+    assert (report.copied, report.extended, report.failures) == (0, 0, [])
+    assert not removed.exists()
+    assert not side.exists()
+    assert rewritten.stat().st_size == 100
+    # a note that was written here goes along
+    (recorded / "exp1" / "pruned-20261130T000001-0123abcd.jsonl").write_text(json.dumps(note) + "\n")
+    assert collect(recorded, tmp_path / "shared").copied == 1
