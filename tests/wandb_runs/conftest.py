@@ -53,11 +53,19 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def trainer(tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[tuple[Path, Any]]]:
     """`with trainer(name, …) as (folder, process)`: a program that has logged its steps to an offline run in `folder`,
     which is on the disk as far as wandb has written it, and goes on until the end of the block or until it is killed.
+    `python`: an interpreter with another wandb.
     """
 
     @contextlib.contextmanager
     def running(
-        name: str, *, run_id: str = "", first: int = 0, steps: int = 4, project: str = "proj", ending: str = "wait"
+        name: str,
+        *,
+        run_id: str = "",
+        first: int = 0,
+        steps: int = 4,
+        project: str = "proj",
+        ending: str = "wait",
+        python: str = sys.executable,
     ) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
         folder = tmp_path / "train"
         folder.mkdir(exist_ok=True)
@@ -68,7 +76,7 @@ def trainer(tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[t
         environment["WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL"] = "0.2"
         words = [name, project, run_id, str(first), str(steps), ending]
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *words],
+            [python, "-c", PROGRAM, *words],
             cwd=folder,
             env=environment,
             stdin=subprocess.PIPE,

@@ -28,7 +28,7 @@ def found(step=None, **query):
     if step is not None:
         query["query"] = {"$expr": {"$eq": [{"$getField": "wb_run_step"}, {"$literal": step}]}}
     return [
-        [call.id, call.wb_run_id, call.wb_run_step, (call.attributes or {}).get("step"), (call.attributes or {}).get("reward")]
+        [call.id, call.wb_run_id, call.wb_run_step, call.attributes.get("step"), call.attributes.get("reward")]
         for call in client.get_calls(**query)
     ]
 mine = {"wb_run_ids": [sys.argv[2]]}

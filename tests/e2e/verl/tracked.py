@@ -16,7 +16,7 @@ from verl.utils.tracking import Tracking
 
 from verl_trace import record_score
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "trainer": {"logger": ["console", "wandb"]},
     "actor_rollout_ref": {"rollout": {"trace": {"backend": "jsonl"}}},
 }
