@@ -30,10 +30,11 @@ ENTITY = "demo"
 # Steps are logged until the number is reached, or, with "wait", until it is killed or its standard input ends.
 PROGRAM = """
 import sys, time, wandb
-name, project, run_id, first, steps, ending = sys.argv[1:]
+name, project, run_id, first, steps, ending = sys.argv[1:7]
 wandb.init(project=project, name=name, id=run_id or None, config={"lr": 0.5}, resume="allow" if run_id else None)
 for step in range(int(first), int(first) + int(steps)):
-    wandb.log({"loss": 1 / (step + 1)}, step=step)
+    page = {"page": wandb.Html("<b>first</b>")} if "html" in sys.argv[7:] and not step else {}
+    wandb.log({"loss": 1 / (step + 1), **page}, step=step)
 if ending == "wait":
     print("logged", flush=True)
     sys.stdin.read()
@@ -66,6 +67,7 @@ def trainer(tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[t
         project: str = "proj",
         ending: str = "wait",
         python: str = sys.executable,
+        html: bool = False,
     ) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
         folder = tmp_path / "train"
         folder.mkdir(exist_ok=True)
@@ -74,7 +76,7 @@ def trainer(tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[t
         environment = {**kept, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
         # 15 s in real life
         environment["WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL"] = "0.2"
-        words = [name, project, run_id, str(first), str(steps), ending]
+        words = [name, project, run_id, str(first), str(steps), ending, *(["html"] if html else [])]
         process = subprocess.Popen(
             [python, "-c", PROGRAM, *words],
             cwd=folder,

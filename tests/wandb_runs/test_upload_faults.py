@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from typing import Any
 
 import pytest
 
 from verl_trace.uploader.pipeline import upload
+from verl_trace.uploader.result import UploadResult
 from verl_trace.uploader.wandb_links import WandbOptions
 from verl_trace.wandb_runs.offline import read_offline_run
 
@@ -31,7 +33,7 @@ def linked(calls: Any) -> Any:
     return count
 
 
-@pytest.mark.parametrize("cut", [0, 3])
+@pytest.mark.parametrize("cut", [3, pytest.param(0, marks=pytest.mark.soak)])
 def test_a_run_killed_while_it_writes(
     command: Any, backend: Backend, recorded: Any, trainer: Any, linked: Any, project: str, cut: int
 ) -> None:
@@ -179,15 +181,13 @@ def test_what_wandb_says_holds_no_key(
     run = recorded(project)
     make_run("exp1", run_id="abc123", project=project)
     backend.mode = "graphql-error"
-    texts = [command("upload", run), command("upload", run, "--json")]
+    code, out, err = command("upload", run)
     alone = command("upload", run, "--no-wandb")
 
-    assert [code for code, *_ in texts] == [1, 1]
-    for _, out, err in texts:
-        assert "this project is read-only for ***" in out
-        assert "local" * 8 not in out + err
-    assert linked(project) == {None: 4}
-    assert alone[0] == 0
+    assert code == 1
+    assert "this project is read-only for ***" in out
+    assert "local" * 8 not in out + err
+    assert (alone[0], linked(project)) == (0, {None: 4}), alone
 
 
 def test_a_server_that_never_takes_the_run(
@@ -221,6 +221,48 @@ def test_a_server_that_is_down(
     assert f"cannot reach http://127.0.0.1:{free_port}" in err
     assert time.monotonic() - began < 60
     assert not (folder / "run-abc123.wandb.synced").exists()
+
+
+def test_logs_that_cannot_be_read(
+    command: Any, backend: Backend, recorded: Any, make_run: Any, linked: Any, project: str
+) -> None:
+    """Garbage, and what is no file: named, their calls wait; the others go."""
+    for number in range(3):
+        run = recorded(project, attempt=f"attempt{number}", run_id=f"run{number}")
+        log = make_run("exp1", run_id=f"run{number}", project=project) / f"run-run{number}.wandb"
+        if number:
+            log.unlink()
+            log.write_text("hello") if number == 1 else log.mkdir()
+    code, out, _ = command("upload", run)
+
+    assert (code, set(backend.runs), linked(project)) == (1, {"run0"}, {"run0": 4}), out
+    assert "run-run1.wandb is no log of W&B's" in out
+    assert "its log cannot be read: Is a directory" in out
+    assert "8 waiting for their W&B run" in out
+
+
+def test_a_training_that_is_followed(
+    backend: Backend, recorded: Any, trainer: Any, both: Any, linked: Any, project: str
+) -> None:
+    """--follow: the run is made known by the first look, its rows come with the last."""
+    run = recorded(project)
+    stop = threading.Event()
+    looks: list[list[float]] = []
+    with trainer("exp1", run_id="alive", project=project) as (folder, process):
+        while not backend_knows(folder):
+            time.sleep(0.05)
+
+        def progress(result: UploadResult) -> None:
+            if result.sent == 4 and not looks:
+                looks.append(backend.losses("alive"))
+                process.communicate(timeout=60)
+
+        result = upload(run, follow=0.2, stop=stop, progress=progress)
+
+    assert looks == [[]]
+    assert result.sent == 4
+    assert [found["state"] for found in result.runs[0].wandb] == ["synced"]
+    assert (backend.losses("alive"), linked(project)) == ([1, 0.5, 1 / 3, 0.25], {"alive": 4})
 
 
 def test_two_runs_that_fit(
