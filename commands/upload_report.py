@@ -40,6 +40,10 @@ def _run(report: RunReport, dry_run: bool) -> Iterator[str]:
     yield f"  recorded {report.recorded:>9,} calls in {report.trajectories:,} trajectories"
     for found in report.wandb:
         yield f"  W&B run  {found['run_id']}: {found['state']} ({found['folder']})"
+        if found.get("reason"):
+            yield f"           {found['reason']}"
+        for words in found.get("output", "").splitlines():
+            yield f"           | {words}"
     if dry_run:
         yield f"  to send  {report.to_send:>9,} calls, {size_words(report.bytes)}"
         share = 100 * report.stored_bytes / FREE_MONTH

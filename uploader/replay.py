@@ -25,7 +25,7 @@ from .result import STORED_OTHERWISE, WAITS_FOR_SEGMENT, RunReport
 from .sender import Sender, count_call
 from .settle import SETTLE, HasScore, Settling, has_score
 from .target import Target
-from .wandb_links import WandbOptions, links_of
+from .wandb_links import WandbLinks, WandbOptions, links_of
 
 if TYPE_CHECKING:
     from ..reader import Trajectory
@@ -36,6 +36,8 @@ __all__ = ["WORKERS", "Options", "measure", "replay", "settling_of"]
 WORKERS = 4
 # A torn end per killed worker is ordinary; more than this says nothing new.
 DAMAGES_NOTED = 5
+# Calls named in the note; --json has more.
+UNLINKED_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def settling_of(run: Run, options: Options) -> Settling:
 
 def measure(run: Run, report: RunReport, settling: Settling, options: Options, tell: Callable[[], None]) -> None:
     """A dry run: everything but the network."""
-    links_of(run, None, options.wandb, report, tell)
+    prepared = links_of(run, None, options.wandb, report, settling, tell)
     if options.wandb.only:
         return
 
@@ -84,7 +86,16 @@ def measure(run: Run, report: RunReport, settling: Settling, options: Options, t
 
     reading = Reading()
     choice = choice_of(run, report, options)
-    plan = Plan(report, report.target, op_ref, settling, redact=options.redact, choice=choice, lessen=options.lessen)
+    plan = Plan(
+        report,
+        report.target,
+        op_ref,
+        settling,
+        redact=options.redact,
+        choice=choice,
+        lessen=options.lessen,
+        held=prepared.held,
+    )
     for batch in plan.batches(iter_trajectories(run, reading)):
         for call in batch.calls:
             count_call(report, call)
@@ -116,10 +127,9 @@ def replay(
     run: Run, report: RunReport, target: Target, settling: Settling, options: Options, tell: Callable[[], None]
 ) -> None:
     """Send what the server does not have."""
-    prepared = links_of(run, target, options.wandb, report, tell)
-    report.stopped = prepared.stopped
-    if not (prepared.stopped or options.wandb.only):
-        _Replay(run, report, target, settling, options, prepared.links, tell).run()
+    prepared = links_of(run, target, options.wandb, report, settling, tell)
+    if not options.wandb.only:
+        _Replay(run, report, target, settling, options, prepared, tell).run()
 
 
 class _Replay:
@@ -130,21 +140,21 @@ class _Replay:
         target: Target,
         settling: Settling,
         options: Options,
-        links: Mapping[str, str],
+        prepared: WandbLinks,
         tell: Callable[[], None],
     ) -> None:
         self._run = run
         self._report = report
         self._settling = settling
         self._options = options
-        self._links = links
+        self._wandb = prepared
         self._rewards: list[tuple[str, float]] | None = [] if options.feedback else None
         self._tell = tell
         self._client = Client(target, max_wait=options.max_wait)
         self._ops = Ops(self._client)
         self._choice = choice_of(run, report, options)
         place = Place(self._client.url, target.project_id, run.project_name, run.experiment_name)
-        self._ledger = Ledger(state_folder(options.state_dir), place, options.words(links))
+        self._ledger = Ledger(state_folder(options.state_dir), place, options.words(prepared.links))
 
     def run(self) -> None:
         """All of it, and once more what only the ledger knew."""
@@ -206,7 +216,8 @@ class _Replay:
             redact=self._options.redact,
             choice=self._choice,
             lessen=self._options.lessen,
-            links=self._links,
+            links=self._wandb.links,
+            held=self._wandb.held,
             rewards=self._rewards if only is None else None,
         )
         with sender.running(self._options.workers):
@@ -265,9 +276,15 @@ def _note(report: RunReport, reading: Reading, settling: Settling) -> None:
             " send what there is with --partial"
         )
     if report.unlinked:
+        runs = ", ".join(sorted({call["wandb_run"] for call in report.unlinked_calls}))
+        some = [f"{call['op']} {call['id']}" for call in report.unlinked_calls[:UNLINKED_NAMED]]
+        more = f", and {report.unlinked - len(some):,} more" if report.unlinked > len(some) else ""
         report.note(
-            f"{report.unlinked:,} calls are stored without a link to their W&B run, and Weave changes no stored call"
+            f"{report.unlinked:,} calls are stored without a link to their W&B run ({runs}), and Weave changes no"
+            f" stored call: {', '.join(some)}{more}"
         )
+    for attempt, count in sorted(report.without_link.items()):
+        report.note(f"W&B: {count:,} calls of attempt {attempt} have no link to a run: {report.why_without[attempt]}")
     if report.skipped[STORED_OTHERWISE]:
         report.note(
             f"{report.skipped[STORED_OTHERWISE]:,} calls are stored with another end or other attributes than they"
