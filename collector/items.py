@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..schemas.files import ATTEMPT_PREFIX, SIDE_SUFFIX, TMP_SUFFIX, WANDB_PREFIX, parse_segment_name
+from ..schemas.files import ATTEMPT_PREFIX, PRUNED_PREFIX, SIDE_SUFFIX, TMP_SUFFIX, WANDB_PREFIX, parse_segment_name
 
 __all__ = ["Item", "items_of", "run_folders"]
+
+# Files that say something of the run.
+_NOTES = (ATTEMPT_PREFIX, PRUNED_PREFIX, WANDB_PREFIX)
 
 # `whole`: published by rename and never changed; `grows`: appended to, so that its beginning is what it was
 Kind = Literal["whole", "grows"]
@@ -69,7 +72,7 @@ def run_folders(source: Path) -> list[tuple[Path, Path]]:
 
 
 def _concerns(name: str) -> bool:
-    return parse_segment_name(name) is not None or name.startswith((ATTEMPT_PREFIX, WANDB_PREFIX))
+    return parse_segment_name(name) is not None or name.startswith(_NOTES)
 
 
 def items_of(folder: Path, target: Path) -> Iterator[Item]:

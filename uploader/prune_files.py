@@ -230,7 +230,8 @@ def _write_note(plan: FilesPlan, head: dict[str, Any], trajectories: Iterable[by
 
 
 def _finish(note: Path) -> None:
-    with open(note, "ab") as file:
+    # a collector may have taken it along
+    with contextlib.suppress(FileNotFoundError), open(os.open(note, os.O_WRONLY | os.O_APPEND), "ab") as file:
         file.write(PRUNING_DONE + b"\n")
         file.flush()
         os.fsync(file.fileno())
