@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,14 +60,16 @@ class Options:
     trusting: bool = False
 
     def between(self) -> Options:
-        """For a look at a run that goes on."""
-        return replace(self, trusting=True, wandb=replace(self.wandb, later=True))
+        """For a look at a run that goes on: what is long, the last one does."""
+        check = "counts" if self.check == "deep" else self.check
+        return replace(self, trusting=True, check=check, wandb=replace(self.wandb, later=True))
 
-    def words(self, links: Mapping[str, str]) -> str:
-        """What changes the calls that are sent: a call that was sent with other options is not the same."""
+    def words(self, attempts: Iterable[str], links: Mapping[str, str]) -> list[str]:
+        """What changes the calls that are sent: a call that was sent with other options is not the same. An attempt
+        that comes later changes nothing of the others' calls."""
         parts = [] if self.lessen is None else [f"drop={sorted(self.lessen.drop)}, max_field={self.lessen.max_field}"]
         parts += [] if self.redact is None else [f"redact={self.redact.words}"]
-        return "; ".join([*parts, *sorted(set(links.values()))])
+        return ["; ".join(parts), *(f"{attempt}: {links.get(attempt, '')}" for attempt in attempts)]
 
 
 def settling_of(run: Run, options: Options) -> Settling:
@@ -154,7 +156,7 @@ class _Replay:
         self._ops = Ops(self._client)
         self._choice = choice_of(run, report, options)
         place = Place(self._client.url, target.project_id, run.project_name, run.experiment_name)
-        self._ledger = Ledger(state_folder(options.state_dir), place, options.words(prepared.links))
+        self._ledger = Ledger(state_folder(options.state_dir), place, options.words(run.attempts, prepared.links))
 
     def run(self) -> None:
         """All of it, and once more what only the ledger knew."""
