@@ -151,12 +151,13 @@ class Filters:
         ids = tuple(_attempt(name, attempts) for name in self.attempts)
         return Filters(**{**vars(self), "attempts": ids})
 
-    def trajectory(self, trajectory: Trajectory) -> bool:
-        """Whether the trajectory is meant."""
-        if self.everything:
+    def trajectory(self, trajectory: Trajectory, facts: dict[str, Any] | None = None) -> bool:
+        """Whether the trajectory is meant; `facts`: its `trajectory_facts`, where they are known already."""
+        if self._about_calls and not any(self.call(call) for call in trajectory.calls):
+            return False
+        if not self._about_trajectories:
             return True
-        facts = trajectory_facts(trajectory)
-        return self._holds(facts) and (not self._about_calls or any(self.call(call) for call in trajectory.calls))
+        return self._holds(trajectory_facts(trajectory) if facts is None else facts)
 
     def op(self, name: str) -> bool:
         """Whether a call of this op is meant."""
@@ -173,6 +174,11 @@ class Filters:
     @property
     def _about_calls(self) -> bool:
         return bool(self.ops) or self.status is not None or self.min_duration is not None
+
+    @property
+    def _about_trajectories(self) -> bool:
+        numbers = (self.steps, self.sample_indexes, self.rollouts)
+        return any(said is not None for said in (*numbers, self.validate, self.where)) or bool(self.attempts)
 
     def _holds(self, facts: dict[str, Any]) -> bool:
         if self.steps is not None and facts["step"] not in self.steps:
