@@ -30,7 +30,7 @@ def report_lines(result: UploadResult) -> Iterator[str]:
     if result.interrupted:
         yield "interrupted while it read: the counts are of what it had read; run the command again for the rest"
     for name in result.unreadable:
-        yield f"not counted, since it cannot be read: {visible(name)}"
+        yield f"not all counted, since it cannot be read: {visible(name)}"
 
 
 def _run(report: RunReport, dry_run: bool) -> Iterator[str]:

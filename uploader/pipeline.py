@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..reader import Run, closed_folders, find_runs
+from ..reader.places import archive_at
 from ..reader.runs import UNKNOWN
 from ..schemas.errors import CannotStart
 from ..schemas.redaction import KeyPatterns
@@ -142,7 +143,7 @@ class _Upload:
         began = time.monotonic()
         result = self._result
         runs = find_runs(self._path)
-        result.unreadable += closed_folders(self._path)
+        result.unreadable += closed_folders(self._path) + self._damaged_on_the_way()
         result.unopened += [
             Unopened(str(folder), "no span files in it") for folder in folders_without_runs(self._path, runs)
         ]
@@ -168,6 +169,11 @@ class _Upload:
             # whether it is the server or the key is asked when the next look begins
             self._good_targets.clear()
         return Seen(result, all(found.ended for found in settling.values()))
+
+    def _damaged_on_the_way(self) -> list[str]:
+        """Files of a packed run whose checksum says that they are not what was packed."""
+        packed = archive_at(self._path)
+        return [] if packed is None else [f"{packed[0].path}: {problem}" for problem in packed[0].check()]
 
     def _one(self, run: Run, target: Target | None, settling: Settling) -> RunReport:
         result = self._result

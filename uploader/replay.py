@@ -261,8 +261,8 @@ def _note(report: RunReport, reading: Reading, settling: Settling) -> None:
         names = settling.missing
         more = f" and {len(names) - DAMAGES_NOTED:,} more" if len(names) > DAMAGES_NOTED else ""
         report.note(
-            f"missing: {', '.join(names[:DAMAGES_NOTED])}{more}. Put the files beside the others; or, if they are gone,"
-            " send what there is with --partial"
+            f"missing or damaged: {', '.join(names[:DAMAGES_NOTED]) or 'files of the packed run'}{more}. Put whole ones"
+            " there; or, if there are none, send what there is with --partial"
         )
     if report.unlinked:
         report.note(
