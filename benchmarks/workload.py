@@ -150,10 +150,10 @@ def trajectories(kind: str, seed: int | str = 1) -> Iterator[Trajectory]:
             prompt = source.ids(source.length(shape.prompt))
             messages = [{"role": "system", "content": "Use the tools."}, {"role": "user", "content": source.text(60)}]
             for rollout in range(ROLLOUTS):
-                yield Trajectory(step, sample, rollout, messages, _turns(source, shape, prompt, f"{step}"))
+                yield Trajectory(step, sample, rollout, messages, _turns(source, shape, prompt, sample))
 
 
-def _turns(source: Source, shape: Shape, prompt: list[int], step: str) -> list[Turn]:
+def _turns(source: Source, shape: Shape, prompt: list[int], sample: int) -> list[Turn]:
     turns = []
     added = prompt
     for number in range(source.length(shape.turns)):
@@ -165,7 +165,7 @@ def _turns(source: Source, shape: Shape, prompt: list[int], step: str) -> list[T
                 "text": source.text(source.length(shape.said)), "stop_reason": "completed", "num_preempted": 0,
             }  # fmt: skip
         if shape.has_tool:
-            parameters = {"query": f"needle-{step}-{number} x " + source.letters(180), "top_k": 5, "region": None}
+            parameters = {"query": f"needle-{sample}-{number} x " + source.letters(180), "top_k": 5, "region": None}
             result = {"text": source.letters(200), "status": "ok", "score": 0.25, "cached": False, "took_ms": 17.5}
         turns.append(Turn(added, answer, parameters, result))
         added = source.ids(source.length(shape.result))
