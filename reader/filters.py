@@ -129,6 +129,44 @@ class Filters:
         if self.status is not None and self.status not in STATUSES:
             raise BadFilter(f"--status {self.status!r} is none of {', '.join(STATUSES)}")
 
+    @classmethod
+    def of(
+        cls,
+        *,
+        step: str | int | None = None,
+        sample_index: str | int | None = None,
+        rollout_n: str | int | None = None,
+        validate: bool | None = None,
+        attempt: str | Sequence[str] | None = None,
+        op: str | Sequence[str] | None = None,
+        status: str | None = None,
+        min_duration: str | float | None = None,
+        where: str | None = None,
+    ) -> Filters:
+        """From what people type: the options of the commands under their names, `Filters.of(step="1:100:10")`.
+
+        Raises:
+            BadFilter: one of them says nothing sensible.
+        """
+
+        def numbers(value: str | int | None, option: str) -> Numbers | None:
+            return None if value is None else Numbers(str(value), option)
+
+        def several(value: str | Sequence[str] | None) -> tuple[str, ...]:
+            return (value,) if isinstance(value, str) else tuple(value or ())
+
+        return cls(
+            steps=numbers(step, "--step"),
+            sample_indexes=numbers(sample_index, "--sample-index"),
+            rollouts=numbers(rollout_n, "--rollout-n"),
+            validate=validate,
+            attempts=several(attempt),
+            ops=several(op),
+            status=status,
+            min_duration=None if min_duration is None else parse_duration(str(min_duration), "--min-duration"),
+            where=None if where is None else Where(where),
+        )
+
     @property
     def words(self) -> str:
         """What was asked for, in one line; the same for the same."""

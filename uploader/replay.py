@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from ..schemas.errors import Rejected
 from ..schemas.redaction import KeyPatterns
 from .choose import Choice, Choosing
 from .client import Client, Unreachable
+from .estimate import keep_rate
 from .feedback import give_feedback
 from .ledger import Ledger, Place, state_folder
 from .lessen import Lessen
@@ -85,10 +87,14 @@ def measure(run: Run, report: RunReport, settling: Settling, options: Options, t
     reading = Reading()
     choice = choice_of(run, report, options)
     plan = Plan(report, report.target, op_ref, settling, redact=options.redact, choice=choice, lessen=options.lessen)
+    last = ""
     for batch in plan.batches(iter_trajectories(run, reading)):
         for call in batch.calls:
             count_call(report, call)
             report.stored_bytes += call.stored_size
+        # one that is spread over several requests comes in each of them
+        report.trajectories_to_send += sum(trace_id != last for trace_id in batch.traces)
+        last = next(reversed(batch.traces), last)
         tell()
     _note(report, reading, settling)
 
@@ -144,13 +150,16 @@ class _Replay:
         self._ops = Ops(self._client)
         self._choice = choice_of(run, report, options)
         place = Place(self._client.url, target.project_id, run.project_name, run.experiment_name)
-        self._ledger = Ledger(state_folder(options.state_dir), place, options.words(links))
+        self._state = state_folder(options.state_dir)
+        self._ledger = Ledger(self._state, place, options.words(links))
 
     def run(self) -> None:
         """All of it, and once more what only the ledger knew."""
         reading = Reading()
+        began = time.monotonic()
         try:
             disowned = self._pass(reading)
+            keep_rate(self._state, self._client.url, self._report, time.monotonic() - began)
             _note(self._report, reading, self._settling)
             if disowned:
                 self._ledger.forget()
