@@ -2,9 +2,9 @@
 
     python null_server.py [--latency-ms 50]     # prints http://127.0.0.1:PORT
 
-It speaks as much of Weave's protocol as an upload and W&B's client need. Of a body of calls it looks at the beginning of
-each only, so that a large one costs it little more than receiving it. `GET /counts` tells what came: calls, how many of
-them twice, requests with calls, bytes of these.
+It speaks as much of Weave's protocol as an upload and W&B's client need. Of a body of calls it looks at the
+beginning of each only, so that a large one costs it little more than receiving it. `GET /counts` tells what came:
+calls, how many of them twice, requests with calls, bytes of these.
 """
 
 from __future__ import annotations

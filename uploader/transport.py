@@ -82,8 +82,8 @@ class Http:
         return _parse(self.post(path, orjson.dumps(body)).content)
 
     def post_batch(self, path: str, items: Iterable[Sequence[bytes]]) -> None:
-        """Send items that are JSON already, each in pieces. An answer of 200 that is not JSON is none of the server's: somebody between
-        here and there made it up.
+        """Send items that are JSON already, each in pieces. An answer of 200 that is not JSON is none of the server's:
+        somebody between here and there made it up.
 
         Raises:
             Transient, Refusal
