@@ -18,6 +18,7 @@ from .commands.export import export
 from .commands.grep import grep
 from .commands.ls import ls
 from .commands.pack import pack
+from .commands.prune import prune
 from .commands.repair import repair
 from .commands.seal import seal
 from .commands.show import show
@@ -54,6 +55,7 @@ COMMANDS: dict[Callable[..., None], str] = {
     export: "Write Parquet, chat JSONL, Chrome traces or OTLP.",
     upload: "Replay a run, or some of it, into W&B Weave.",
     status: "Say what of a run is stored in Weave, and what is not.",
+    prune: "Delete from a run what its Weave project holds.",
     pack: "Pack runs, or some of them, into one tar or into parts.",
     collect: "Bring runs from a node's own disk to shared storage.",
     verify: "Say what of a run is whole, torn or damaged.",

@@ -13,6 +13,7 @@ from ..reader.facts import FACTS, trajectory_facts
 from ..reader.filters import Filters
 from ..reader.payloads import json_text
 from ..reader.pick import matching
+from ..reader.pruned import pruned_folders, pruned_notes, pruned_words
 from ..reader.steps import StepRow, add_to_steps, in_order
 from ..reader.trees import Reading
 from ..recorder import read_settings
@@ -60,6 +61,13 @@ def ls(
         _steps(runs, filters, as_json)
     else:
         _print([run_facts(run, summarise(run)) for run in runs], as_json)
+    read = {run.folder for run in runs}
+    for folder_path in pruned_folders(named):
+        if folder_path not in read:
+            for note in pruned_notes(folder_path):
+                typer.echo(
+                    f"verl-trace: {visible(folder_path)}: nothing is left; {visible(pruned_words(note))}", err=True
+                )
     for name in closed_folders(named):
         typer.echo(f"verl-trace: not listed, since it cannot be read: {visible(name)}", err=True)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import orjson
 import typer
 
+from ..reader.pruned import pruned_notes, pruned_words
 from ..reader.scan import FileReport
 from ..reader.segments import Damage
 from ..reader.verify import DAMAGED, TORN, WHOLE, RunReport
@@ -71,6 +72,7 @@ def _text(report: RunReport) -> list[str]:
     lines += _contents(report)
     lines += [f"  {number(count, 'record')} of the unknown kind {visible(kind)!r}" for kind, count in _unknown(report)]
     lines += [f"  cannot be read: {visible(folder)}" for folder in report.unreadable]
+    lines += [f"  {visible(pruned_words(note))}" for note in pruned_notes(run.folder)]
     return lines
 
 

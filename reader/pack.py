@@ -12,24 +12,25 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import orjson
 import zstandard
 
 from ..schemas.errors import BadTarget
-from ..schemas.files import ATTEMPT_PREFIX, TMP_SUFFIX, WANDB_PREFIX, segment_file_name
+from ..schemas.files import ATTEMPT_PREFIX, PRUNED_PREFIX, TMP_SUFFIX, WANDB_PREFIX, segment_file_name
 from .contents import side_files
 from .pack_parts import Parts
 from .pack_side import chosen_contents, copy_contents
 from .places import list_folder, open_file, status
-from .records import CALL_KINDS, parse_record, trace_id_of
 from .runs import Run, Segment
 from .segments import Damage
+from .some_lines import SomeLines
 
 __all__ = ["Packed", "pack"]
 
 _LEVEL = 6
+# Files that say something of the run and are packed as they are.
+_NOTES = (ATTEMPT_PREFIX, PRUNED_PREFIX, WANDB_PREFIX)
 
 Chosen = Callable[[str], bool]
 
@@ -117,7 +118,7 @@ def _files(
     """
     bases = _bases(runs)
     for folder, base in bases.items():
-        for marker in sorted(name for name in list_folder(folder) if name.startswith((ATTEMPT_PREFIX, WANDB_PREFIX))):
+        for marker in sorted(name for name in list_folder(folder) if name.startswith(_NOTES)):
             modified = status(folder / marker).modified
             if not has(f"{base}/{marker}", modified):
                 with open_file(folder / marker) as file:
@@ -158,34 +159,16 @@ def _content(segment: Segment, chosen: Chosen | None, packed: Packed) -> bytes:
     out = io.BytesIO()
     compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
     with compressor.stream_writer(out, closefd=False) as stream:
-        records = left_out = 0
-        for _, line in lines:
-            trace_id = trace_id_of(line) if chosen is not None else ""
-            if chosen is not None and trace_id and not chosen(trace_id):
-                left_out += 1
-                continue
-            if left_out or chosen is not None:
-                line = _marked(line, records, left_out)
-            records += 1
-            stream.write(line)
-    packed.records += records
-    packed.left_out += left_out
+        if chosen is None:
+            for _, line in lines:
+                packed.records += 1
+                stream.write(line)
+        else:
+            some = SomeLines(lines, chosen, "packed", {"chosen": True})
+            for line in some:
+                stream.write(line)
+            packed.records += some.records
+            packed.left_out += some.left_out
     # what is being written has no end yet
     packed.damages += [damage for damage in lines.damages if damage.kind != "torn"]
     return out.getvalue()
-
-
-def _marked(line: bytes, records: int, left_out: int) -> bytes:
-    """Header and close record of a segment from which records were left out."""
-    if not line.startswith((b'{"kind":"header"', b'{"kind":"close"')):
-        return line
-    record = parse_record(line)
-    if record is None or record.kind in CALL_KINDS:
-        return line
-    head: dict[str, Any] = record.head
-    if record.kind == "close":
-        # the header is none of the records that it counts
-        head = {**head, "records": records - 1, "packed": {"left_out": left_out}}
-    else:
-        head = {**head, "packed": {"chosen": True}}
-    return orjson.dumps(head) + b"\n"

@@ -12,6 +12,7 @@ from typing import Any
 from ..schemas.errors import NotARun
 from ..schemas.files import RAW_SUFFIX, parse_segment_name
 from .places import archive_at, folders_in, is_file, is_folder, list_folder
+from .pruned import pruned_folders, pruned_notes, pruned_words
 from .writers import Segment, State, Writer
 
 __all__ = ["UNKNOWN", "Run", "Segment", "State", "Writer", "closed_folders", "find_runs"]
@@ -89,6 +90,9 @@ def find_runs(path: str | Path) -> list[Run]:
         return runs
     for refusal in refused:
         raise NotARun(f"{refusal.filename or path}: {refusal.strerror}") from refusal
+    notes = [pruned_words(note) for folder in pruned_folders(path) for note in pruned_notes(folder)]
+    if notes:
+        raise NotARun(f"{path}: nothing is left here", details=notes)
     raise NotARun(
         f"{path}: no span files (*{RAW_SUFFIX}, *{RAW_SUFFIX}.zst) in it or in the folders right below it",
         hint="look for the line `verl-trace: recording to …` in the training's log; it names the folder",

@@ -12,6 +12,7 @@ __all__ = [
     "PACK_CHOICE",
     "PACK_END",
     "PACK_SHA256",
+    "PRUNED_PREFIX",
     "RAW_SUFFIX",
     "REPAIR_REPORT",
     "SEALED_SUFFIX",
@@ -36,6 +37,8 @@ TMP_SUFFIX = ".tmp"
 ATTEMPT_PREFIX = ".attempt-"
 # The W&B run of the trainer: .wandb-<attempt>-<run id>.json
 WANDB_PREFIX = ".wandb-"
+# What `prune` has deleted: pruned-<UTC>-<random>.jsonl
+PRUNED_PREFIX = "pruned-"
 # In a repaired copy: what was left out.
 REPAIR_REPORT = "repair.json"
 # In a packed run: the last member of a part, and the PAX headers with a member's checksum and with what was chosen.

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..reader.pruned import pruned_notes
+
 if TYPE_CHECKING:
     from ..reader import Run
 
@@ -14,7 +16,7 @@ __all__ = ["folders_without_runs", "why_unreadable"]
 
 
 def folders_without_runs(path: Path, runs: Sequence[Run]) -> list[Path]:
-    """Folders right below a folder of runs that hold no span file, hidden ones aside. None below a run itself."""
+    """Folders right below a folder of runs that hold no span file, hidden and pruned ones aside; none below a run."""
     with_runs = {run.folder for run in runs}
     if not path.is_dir() or path in with_runs:
         return []
@@ -24,6 +26,7 @@ def folders_without_runs(path: Path, runs: Sequence[Run]) -> list[Path]:
         if entry.is_dir()
         and not entry.name.startswith(".")
         and Path(entry.path) not in with_runs
+        and not pruned_notes(Path(entry.path))
         and os.access(entry.path, os.R_OK | os.X_OK)
     )
 

@@ -76,6 +76,10 @@ class Settling:
         """Whether no process may write any more."""
         return not self._writing
 
+    def may_write(self, writer: Writer) -> bool:
+        """Whether more may come from this writer."""
+        return writer.id in self._writing
+
     @property
     def missing(self) -> list[str]:
         """Names of the segments and side files that must have been there; of segments without suffix."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..reader import Run, Summary
+from ..reader.pruned import pruned_notes, pruned_words
 from .text import cell_width, human_bytes, plain_table, visible
 
 __all__ = ["listing", "run_facts"]
@@ -50,6 +51,11 @@ def run_facts(run: Run, summary: Summary) -> dict[str, Any]:
         ],
         "bytes": run.stored_bytes,
         "content_bytes": run.content_bytes,
+        "pruned": [
+            {key: note.get(key) for key in ("note", "pruned_at", "project_id", "page", "trajectories", "calls")}
+            for note in pruned_notes(run.folder)
+            if note.get("experiment_name") == run.experiment_name and note.get("project_name") == run.project_name
+        ],
         "first": summary.first or None,
         "last": summary.last or None,
     }
@@ -125,6 +131,7 @@ def _notes(fact: dict[str, Any], whole_run: bool) -> list[str]:
     for damage in fact["damages"][:_DAMAGES_TOLD]:
         where = f"{visible(damage['file'])} at byte {damage['offset']}, {damage['length']} bytes"
         notes.append(f"{name}: {damage['kind']}: {where}: {visible(damage['reason'])}")
+    notes += [f"{name}: {visible(pruned_words(note))}" for note in fact["pruned"]]
     if len(fact["damages"]) > _DAMAGES_TOLD:
         notes.append(f"{name}: {len(fact['damages']) - _DAMAGES_TOLD} more damaged places; --json lists them all")
     return notes
