@@ -23,6 +23,8 @@ WITHOUT = {"verify", "repair", "seal", "collect", "doctor", "demo"}
 
 # Those that `show` and `compare`, which take one at a time, are asked for.
 ONE_BY_ONE = {0, 2, 5}
+# Takes them, and is tested where there is a server that holds the run.
+ELSEWHERE = {"prune"}
 # What is typed, and which of the eight trajectories it means.
 MEANT: dict[str, set[int]] = {
     "--step 1:5:2": {0, 1, 2, 6},
@@ -176,6 +178,6 @@ def test_every_command_that_reads_trajectories_is_here() -> None:
     taking = {name for name, command in commands.items() if any(one.name == "where" for one in command.params)}
     docs = (Path(__file__).resolve().parents[2] / "docs" / "choosing.md").read_text(encoding="utf-8")
 
-    assert taking == set(READERS)
+    assert taking == set(READERS) | ELSEWHERE
     assert set(commands) - taking == WITHOUT
-    assert [name for name in (*READERS, *sorted(WITHOUT - {"doctor", "demo"})) if f"`{name}`" not in docs] == []
+    assert [name for name in (*READERS, *ELSEWHERE, *sorted(WITHOUT - {"doctor", "demo"})) if f"`{name}`" not in docs] == []
