@@ -19,6 +19,7 @@ from .upload_choice import (
     DropFieldsOption,
     LimitOption,
     MaxFieldOption,
+    QuotaOption,
     SampleRateOption,
     SeedOption,
 )
@@ -101,6 +102,7 @@ def upload(
     seed: SeedOption = 0,
     drop_fields: DropFieldsOption = "",
     max_field: MaxFieldOption = None,
+    quota: QuotaOption = "1GB",
     no_wandb: NoWandbOption = False,
     wandb_only: WandbOnlyOption = False,
     wandb_dir: WandbDirOption = None,
@@ -145,7 +147,7 @@ def upload(
         "check": check, "workers": workers, "max_wait": seconds(max_wait), "state_dir": state_dir,
         "fail_fast": fail_fast, "redact": redact or (), "feedback": feedback, "drop_fields": drop_fields,
         "max_field": None if max_field is None else parse_size(max_field, "--max-field"),
-        "follow": seconds(every) if follow else None,
+        "quota": parse_size(quota, "--quota"), "follow": seconds(every) if follow else None,
     }  # fmt: skip
     if follow:
         typer.echo(f"verl-trace: following {run}, a look every {every}; Ctrl-C ends it", err=True)

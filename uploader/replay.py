@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from ..schemas.errors import Rejected
 from ..schemas.redaction import KeyPatterns
 from .choose import Choice, Choosing
 from .client import Client, Unreachable
+from .estimate import keep_rate
 from .feedback import give_feedback
 from .ledger import Ledger, Place, state_folder
 from .lessen import Lessen
@@ -98,10 +100,14 @@ def measure(run: Run, report: RunReport, settling: Settling, options: Options, t
         lessen=options.lessen,
         held=prepared.held,
     )
+    last = ""
     for batch in plan.batches(iter_trajectories(run, reading)):
         for call in batch.calls:
             count_call(report, call)
             report.stored_bytes += call.stored_size
+        # one that is spread over several requests comes in each of them
+        report.trajectories_to_send += sum(trace_id != last for trace_id in batch.traces)
+        last = next(reversed(batch.traces), last)
         tell()
     _note(report, reading, settling)
 
@@ -156,13 +162,16 @@ class _Replay:
         self._ops = Ops(self._client)
         self._choice = choice_of(run, report, options)
         place = Place(self._client.url, target.project_id, run.project_name, run.experiment_name)
-        self._ledger = Ledger(state_folder(options.state_dir), place, options.words(run.attempts, prepared.links))
+        self._state = state_folder(options.state_dir)
+        self._ledger = Ledger(self._state, place, options.words(run.attempts, prepared.links))
 
     def run(self) -> None:
         """All of it, and once more what only the ledger knew."""
         reading = Reading()
+        began = time.monotonic()
         try:
             disowned = self._pass(reading)
+            keep_rate(self._state, self._client.url, self._report, time.monotonic() - began)
             _note(self._report, reading, self._settling)
             if disowned:
                 self._ledger.forget()
@@ -274,8 +283,8 @@ def _note(report: RunReport, reading: Reading, settling: Settling) -> None:
         names = settling.missing
         more = f" and {len(names) - DAMAGES_NOTED:,} more" if len(names) > DAMAGES_NOTED else ""
         report.note(
-            f"missing: {', '.join(names[:DAMAGES_NOTED])}{more}. Put the files beside the others; or, if they are gone,"
-            " send what there is with --partial"
+            f"missing or damaged: {', '.join(names[:DAMAGES_NOTED]) or 'files of the packed run'}{more}. Put whole ones"
+            " there; or, if there are none, send what there is with --partial"
         )
     if report.unlinked:
         runs = ", ".join(sorted({call["wandb_run"] for call in report.unlinked_calls}))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .estimate import Estimate
 
 __all__ = [
     "ALREADY_STORED",
@@ -87,8 +90,9 @@ class RunReport:
     `TEXT_MARK`) and `missing_contents` (pictures and arrays that no side file holds whole) count within the calls
     that were sent (dry run: would be). `unlinked`: stored calls that lack the link to their W&B run, the first
     `FAILURES_KEPT` of them in `unlinked_calls`; `without_link`: calls that were sent without one, by attempt, for the
-    reason in `why_without`. `wandb_left`: something of a W&B run is still to be synced. `unreadable`: files that the
-    operating system refuses, wholly or in part; what is in them counts nowhere.
+    reason in `why_without`. `wandb_left`: something of a W&B run is still to be synced. `trajectories_to_send`,
+    `stored_bytes`: of a dry run. `unreadable`: files that the operating system refuses, wholly or in part; what is in
+    them counts nowhere.
     """
 
     project_name: str
@@ -109,6 +113,7 @@ class RunReport:
     moved: list[MovedField] = field(default_factory=list)
     missing_contents: int = 0
     stored_bytes: int = 0
+    trajectories_to_send: int = 0
     fields_left_out: int = 0
     wandb: list[dict[str, str]] = field(default_factory=list)
     wandb_left: bool = False
@@ -207,6 +212,7 @@ class RunReport:
             "skipped": _plain(self.skipped),
             "failed": self.failed,
             "to_send": self.to_send,
+            "trajectories_to_send": self.trajectories_to_send,
             "bytes": self.bytes,
             "interrupted": self.interrupted,
             "orphans": self.orphans,
@@ -239,7 +245,7 @@ class RunReport:
 class UploadResult:
     """All runs of one upload. `unreadable`: files and folders that could not be read, so that calls may be missing;
     `unopened`: runs that could not be uploaded, and folders that hold none. `interrupted`: it was ended while it read,
-    so that the counts are of what it had read."""
+    so that the counts are of what it had read. `estimate`: what it will come to, of a dry run."""
 
     runs: list[RunReport] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
@@ -247,6 +253,7 @@ class UploadResult:
     dry_run: bool = False
     seconds: float = 0.0
     interrupted: bool = False
+    estimate: Estimate | None = None
 
     def since(self, earlier: UploadResult) -> UploadResult:
         """What this look at all runs and the `earlier` ones did together."""
@@ -296,6 +303,7 @@ class UploadResult:
             "unopened": [vars(unopened) for unopened in self.unopened],
             "seconds": round(self.seconds, 3),
             "interrupted": self.interrupted,
+            "estimate": None if self.estimate is None else self.estimate.as_json(),
             "runs": [run.as_json() for run in self.runs],
         }
 
