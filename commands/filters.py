@@ -9,9 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..reader.durations import parse_duration
-from ..reader.filters import Filters, Numbers
-from ..reader.where import Where
+from ..reader.filters import Filters
 from ..schemas.errors import BadFilter
 
 __all__ = ["with_filters"]
@@ -51,6 +49,17 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         Annotated[str | None, _option("--min-duration", "With a call that took at least 500ms, 10s, 5m.", "TIME")],
         None,
     ),
+    "node": (
+        Annotated[
+            list[str] | None,
+            _option("--node", "With a call recorded on this node; shell patterns are allowed.", "NODE"),
+        ],
+        None,
+    ),
+    "rank": (
+        Annotated[str | None, _option("--rank", "With a call of a process of these ranks, as --step.", "RANKS")],
+        None,
+    ),
     "where": (Annotated[str | None, _option("--where", "E.g. 'reward < 0.5 and step >= 10'.", "EXPR")], None),
 }
 
@@ -71,29 +80,12 @@ def with_filters(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_options(*args: Any, **kwargs: Any) -> None:
         chosen = {name: kwargs.pop(name, None) for name in _OPTIONS}
-        command(*args, **kwargs, filters=_filters(chosen))
+        validate, train = chosen["validate"], chosen.pop("train")
+        if validate and train:
+            raise BadFilter("--validate and --train leave nothing", hint="give one of them, or none for both kinds")
+        chosen["validate"] = True if validate else False if train else None
+        command(*args, **kwargs, filters=Filters.of(**chosen))
 
     with_options.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
     with_options.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
     return with_options
-
-
-def _filters(chosen: dict[str, Any]) -> Filters:
-    def numbers(name: str) -> Numbers | None:
-        flag = f"--{name.replace('_', '-')}"
-        return None if chosen[name] is None else Numbers(chosen[name], flag)
-
-    where, duration = chosen["where"], chosen["min_duration"]
-    if chosen["validate"] and chosen["train"]:
-        raise BadFilter("--validate and --train leave nothing", hint="give one of them, or none for both kinds")
-    return Filters(
-        steps=numbers("step"),
-        sample_indexes=numbers("sample_index"),
-        rollouts=numbers("rollout_n"),
-        validate=True if chosen["validate"] else False if chosen["train"] else None,
-        attempts=tuple(chosen["attempt"] or ()),
-        ops=tuple(chosen["op"] or ()),
-        status=chosen["status"],
-        min_duration=None if duration is None else parse_duration(duration, "--min-duration"),
-        where=None if where is None else Where(where),
-    )

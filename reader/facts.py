@@ -35,6 +35,7 @@ def trajectory_facts(trajectory: Trajectory | Outline) -> dict[str, Any]:
 
     `turns` and `tokens` are what the model was asked for and what it wrote. Attributes of the trajectory are in it
     under their own names, where these are not taken, and so are its scores (`score_names`): `reward`, `num_turns`, …
+    `node` and `rank`, of the process that made the root call, give way to attributes of these names.
     """
     if isinstance(trajectory, Outline):
         # asked for by the filters, and again by whoever prints
@@ -61,4 +62,9 @@ def _facts(outline: Outline) -> dict[str, Any]:
         "tokens": figures.tokens,
     }
     known = {**attributes, **facts}
-    return {**known, **flat_scores(outline, known)}
+    everything = {**known, **flat_scores(outline, known)}
+    writer = outline.writer
+    for name, value in (("node", writer.node), ("rank", writer.rank)) if writer is not None else ():
+        if value:
+            everything.setdefault(name, value)
+    return everything

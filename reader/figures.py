@@ -120,8 +120,9 @@ def shares_of(started_at: str, duration: float | None, spans: Iterable[tuple[boo
     end = begin + duration
     model, every = [], []
     for is_model, start, seconds in spans:
-        at = _seconds(start)
-        span = (max(begin, at), min(end, at + seconds))
+        # a clock of another node may put it outside of the trajectory: it is moved there, as long as it was
+        at = min(max(begin, _seconds(start)), max(begin, end - seconds))
+        span = (at, min(end, at + seconds))
         every.append(span)
         if is_model:
             model.append(span)

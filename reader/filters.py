@@ -1,8 +1,8 @@
 """Which trajectories are meant: the same words for every command that reads a run.
 
 A filter is about whole trajectories. What is said of the trajectory (step, sample, rollout, validation, attempt, an
-expression) must hold for it; what is said of calls (op, status, duration) must hold for one of its calls, all of it for
-the same one.
+expression) must hold for it; what is said of calls (op, status, duration, node, rank) must hold for one of its calls,
+all of it for the same one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from ..schemas.errors import BadFilter
 from .calls import Call, Trajectory
+from .durations import parse_duration
 from .facts import trajectory_facts
 from .outline import CallOutline, Outline
 from .where import Where
@@ -92,7 +93,7 @@ def _integer(value: object) -> int | None:
 
 @dataclass(frozen=True)
 class Filters:
-    """What was asked for; without anything, all. `ops` are shell patterns, `min_duration` is in seconds.
+    """What was asked for; without anything, all. `ops` and `nodes` are shell patterns, `min_duration` is in seconds.
 
     `attempts` are numbers from 1 in the order in which they started, `last`, or beginnings of their ids; `of_run` turns
     them into ids.
@@ -107,10 +108,54 @@ class Filters:
     status: str | None = None
     min_duration: float | None = None
     where: Where | None = None
+    nodes: tuple[str, ...] = ()
+    ranks: Numbers | None = None
 
     def __post_init__(self) -> None:
         if self.status is not None and self.status not in STATUSES:
             raise BadFilter(f"--status {self.status!r} is none of {', '.join(STATUSES)}")
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        step: str | int | None = None,
+        sample_index: str | int | None = None,
+        rollout_n: str | int | None = None,
+        validate: bool | None = None,
+        attempt: str | Sequence[str] | None = None,
+        op: str | Sequence[str] | None = None,
+        status: str | None = None,
+        min_duration: str | float | None = None,
+        where: str | None = None,
+        node: str | Sequence[str] | None = None,
+        rank: str | int | None = None,
+    ) -> Filters:
+        """From what people type: the options of the commands under their names, `Filters.of(step="1:100:10")`.
+
+        Raises:
+            BadFilter: one of them says nothing sensible.
+        """
+
+        def numbers(value: str | int | None, option: str) -> Numbers | None:
+            return None if value is None else Numbers(str(value), option)
+
+        def several(value: str | Sequence[str] | None) -> tuple[str, ...]:
+            return (value,) if isinstance(value, str) else tuple(value or ())
+
+        return cls(
+            steps=numbers(step, "--step"),
+            sample_indexes=numbers(sample_index, "--sample-index"),
+            rollouts=numbers(rollout_n, "--rollout-n"),
+            validate=validate,
+            attempts=several(attempt),
+            ops=several(op),
+            status=status,
+            min_duration=None if min_duration is None else parse_duration(str(min_duration), "--min-duration"),
+            where=None if where is None else Where(where),
+            nodes=several(node),
+            ranks=numbers(rank, "--rank"),
+        )
 
     @property
     def words(self) -> str:
@@ -134,12 +179,13 @@ class Filters:
         ids = tuple(_attempt(name, attempts) for name in self.attempts)
         return Filters(**{**vars(self), "attempts": ids})
 
-    def trajectory(self, trajectory: Trajectory | Outline) -> bool:
-        """Whether the trajectory is meant."""
-        if self.everything:
+    def trajectory(self, trajectory: Trajectory | Outline, facts: dict[str, Any] | None = None) -> bool:
+        """Whether the trajectory is meant; `facts`: its `trajectory_facts`, where they are known already."""
+        if self._about_calls and not any(self.call(call) for call in trajectory.calls):
+            return False
+        if not self._about_trajectories:
             return True
-        facts = trajectory_facts(trajectory)
-        return self._holds(facts) and (not self._about_calls or any(self.call(call) for call in trajectory.calls))
+        return self._holds(trajectory_facts(trajectory) if facts is None else facts)
 
     def op(self, name: str) -> bool:
         """Whether a call of this op is meant."""
@@ -151,11 +197,21 @@ class Filters:
             return False
         if self.status is not None and call.status != self.status:
             return False
+        if self.nodes and not any(fnmatch.fnmatchcase(call.writer.node, node) for node in self.nodes):
+            return False
+        if self.ranks is not None and call.writer.rank not in self.ranks:
+            return False
         return self.min_duration is None or (call.duration is not None and call.duration >= self.min_duration)
 
     @property
     def _about_calls(self) -> bool:
-        return bool(self.ops) or self.status is not None or self.min_duration is not None
+        said = (self.status, self.min_duration, self.ranks)
+        return bool(self.ops or self.nodes) or any(value is not None for value in said)
+
+    @property
+    def _about_trajectories(self) -> bool:
+        numbers = (self.steps, self.sample_indexes, self.rollouts)
+        return any(said is not None for said in (*numbers, self.validate, self.where)) or bool(self.attempts)
 
     def _holds(self, facts: dict[str, Any]) -> bool:
         if self.steps is not None and facts["step"] not in self.steps:

@@ -67,7 +67,7 @@ class Outline:
 
     __slots__ = (
         "_calls", "_figures", "_make", "facts", "group", "group_awaited", "last_seen_at", "orphans", "score_expected",
-        "score_status", "scores", "segments", "trace_id", "writer",
+        "score_status", "scores", "segments", "skewed", "trace_id", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +78,7 @@ class Outline:
         self.writer = writer  # of the root, or of the first call
         self.segments = segments
         self.orphans = 0
+        self.skewed = False  # a call began before its parent, by their clocks
         self.last_seen_at = ""
         self.scores: dict[str, Any] = {}
         self.score_status: str | None = None
@@ -128,6 +129,7 @@ def outline_of(trajectory: Trajectory) -> Outline:
         trajectory.trace_id, first.writer if first is not None else None, lambda: list(map(call_outline, calls))
     )
     outline.orphans = sum(call.orphan for call in calls)
+    outline.skewed = any(call.clock_skew > 0 for call in calls)
     outline.last_seen_at = max((call.last_seen_at for call in calls if call.unfinished), default="")
     outline.scores, outline.score_status = trajectory.scores, trajectory.score_status
     outline.group, outline.group_awaited = trajectory.group, trajectory.group_awaited

@@ -259,6 +259,7 @@ def _outline(trace_id: str, rows: dict[str, Row], segments: list[Segment]) -> Ou
     first = next((call for call in calls if call.parent_id is None), calls[0])
     outline = Outline(trace_id, first.writer, lambda: calls, segments=segments)
     outline.orphans = orphans
+    outline.skewed = any(call.clock_skew > 0 for call in calls)
     return outline
 
 

@@ -15,7 +15,15 @@ from .runs import Run
 from .segments import Damage
 from .trees import Reading
 
-__all__ = ["Summary", "summarise"]
+__all__ = ["ClockDifference", "Summary", "summarise"]
+
+
+@dataclass
+class ClockDifference:
+    """What calls that began before their parents say of two clocks. `seconds`: at least so much."""
+
+    seconds: float = 0.0
+    calls: int = 0
 
 
 @dataclass
@@ -43,6 +51,8 @@ class Summary:
     reward_max: float | None = None
     unscored: int = 0
     unjoined_scores: int = 0
+    # by (node of the call, node of its parent): how its clock is behind the other's at least, and by how many calls
+    clocks: dict[tuple[str, str], ClockDifference] = field(default_factory=dict)
 
     @property
     def reward_mean(self) -> float | None:
@@ -58,6 +68,8 @@ class Summary:
         self.errors += figures.errors
         self.unfinished += figures.unfinished
         self.orphans += outline.orphans
+        if outline.skewed:
+            self._add_skew(outline)
         self.last = max(self.last, figures.last, outline.last_seen_at)
         if figures.first:
             self.first = min(self.first or figures.first, figures.first)
@@ -65,6 +77,15 @@ class Summary:
         step = figures.place.head.get("step")
         if isinstance(step, (int, float, str)):
             self.steps.add(step)
+
+    def _add_skew(self, outline: Outline) -> None:
+        known = {call.id: call for call in outline.calls}
+        for call in outline.calls:
+            parent = known.get(call.parent_id or "")
+            if call.clock_skew > 0 and parent is not None:
+                found = self.clocks.setdefault((call.writer.node, parent.writer.node), ClockDifference())
+                found.seconds = max(found.seconds, call.clock_skew)
+                found.calls += 1
 
     def _add_reward(self, trajectory: Outline) -> None:
         reward = trajectory.reward

@@ -6,6 +6,7 @@ import email.utils
 import random
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .client import Outcome
     from .target import Target
 
-__all__ = ["Http", "Patience", "Refusal", "Transient", "Unreachable"]
+__all__ = ["Http", "Patience", "Refusal", "Transient", "Unreachable", "reason_of"]
 
 # Seconds to connect, and without a byte of an answer: a batch of 8 MiB takes a loaded server several seconds to insert.
 TIMEOUT = (10.0, 120.0)
@@ -80,14 +81,20 @@ class Http:
         """
         return _parse(self.post(path, orjson.dumps(body)).content)
 
-    def post_batch(self, path: str, items: list[bytes]) -> None:
-        """Send items that are JSON already. An answer of 200 that is not JSON is none of the server's: somebody between
-        here and there made it up.
+    def post_batch(self, path: str, items: Iterable[Sequence[bytes]]) -> None:
+        """Send items that are JSON already, each in pieces. An answer of 200 that is not JSON is none of the server's:
+        somebody between here and there made it up.
 
         Raises:
             Transient, Refusal
         """
-        content = self.post(path, b'{"batch":[' + b",".join(items) + b"]}").content
+        pieces = [b'{"batch":[']
+        for item in items:
+            pieces += item
+            pieces.append(b",")
+        # in place of the last comma
+        pieces[-1] = b"]}"
+        content = self.post(path, b"".join(pieces)).content
         if content:
             _parse(content)
 
@@ -124,7 +131,7 @@ class Http:
                 self.url + path, timeout=TIMEOUT, allow_redirects=False, verify=self._verify, **content
             )
         except requests.RequestException as error:
-            raise Transient(_reason(error), reached=_reached(error)) from None
+            raise Transient(reason_of(error), reached=_reached(error)) from None
         if answer.status_code < 300:
             return answer
         words = f"HTTP {answer.status_code}: {_words(answer)}"
@@ -193,7 +200,7 @@ def _parse(content: bytes) -> Any:
         raise Transient(f"the answer is not JSON: {content[:80]!r}") from None
 
 
-def _reason(error: requests.RequestException) -> str:
+def reason_of(error: requests.RequestException) -> str:
     """What went wrong with a connection, without the addresses of objects that requests puts there."""
     if isinstance(error, requests.Timeout):
         return "timed out"

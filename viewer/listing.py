@@ -7,7 +7,7 @@ from typing import Any
 
 from ..reader import Run, Summary
 from ..reader.pruned import pruned_notes, pruned_words
-from .text import cell_width, counted, human_bytes, plain_table, visible
+from .text import cell_width, counted, human_bytes, human_seconds, plain_table, visible
 
 __all__ = ["as_of_facts", "as_of_note", "listing", "run_facts"]
 
@@ -49,6 +49,11 @@ def run_facts(run: Run, summary: Summary) -> dict[str, Any]:
         "damages": [
             {"file": d.path.name, "offset": d.offset, "length": d.length, "kind": d.kind, "reason": d.reason}
             for d in summary.damages
+        ],
+        "nodes": sorted({writer.node for writer in run.writers} - {""}),
+        "clock_differences": [
+            {"node": node, "behind": parent, "seconds": found.seconds, "calls": found.calls}
+            for (node, parent), found in sorted(summary.clocks.items())
         ],
         "bytes": run.stored_bytes,
         "content_bytes": run.content_bytes,
@@ -141,6 +146,7 @@ def _notes(fact: dict[str, Any], whole_run: bool) -> list[str]:
         "duplicates": ("record", "found twice and counted once"),
     }
     notes += [f"{name}: {counted(fact[key], noun)} {words}" for key, (noun, words) in counts.items() if fact[key]]
+    notes += [_clock_note(name, found) for found in fact["clock_differences"]]
     unknown = fact["unknown_kinds"].items()
     notes += [f"{name}: {counted(n, 'record')} of the unknown kind {visible(kind)!r}" for kind, n in unknown]
     for damage in fact["damages"][:_DAMAGES_TOLD]:
@@ -151,3 +157,14 @@ def _notes(fact: dict[str, Any], whole_run: bool) -> list[str]:
         more = counted(len(fact["damages"]) - _DAMAGES_TOLD, "more damaged place")
         notes.append(f"{name}: {more}; --json lists them all")
     return notes
+
+
+def _clock_note(name: str, found: dict[str, Any]) -> str:
+    node, behind = visible(found["node"] or "?"), visible(found["behind"] or "?")
+    seconds = human_seconds(found["seconds"])
+    told = (
+        f"the clock of {node} was set back by"
+        if node == behind
+        else f"the clock of {node} is behind that of {behind} by"
+    )
+    return f"{name}: {told} at least {seconds} ({counted(found['calls'], 'call')} before the parent's beginning)"
