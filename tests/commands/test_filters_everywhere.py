@@ -108,7 +108,10 @@ def asked(cli: Cli, run: Path, ids: list[str], options: list[str], tmp_path: Pat
 
 
 def packed(cli: Cli, run: Path, ids: list[str], options: list[str], tmp_path: Path) -> Iterable[str]:
-    assert cli("pack", run, "-o", tmp_path / "X.tar", *options).code == 0
+    done = cli("pack", run, "-o", tmp_path / "X.tar", *options)
+    if done.code:
+        assert "nothing was packed" in done.err
+        return []
     return listed(cli, tmp_path / "X.tar", ids, [], tmp_path)
 
 

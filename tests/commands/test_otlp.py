@@ -56,9 +56,9 @@ def test_opentelemetry_reads_it(
 ) -> None:
     """As many requests as trajectories, and in them as many spans as calls, each with parent, times and status."""
     if run == "golden":
-        shutil.copytree(GOLDEN_RUN, tmp_path / "golden")
-    folder = {"rollouts": lambda: request.getfixturevalue("rollouts"), "odd": lambda: odd(writer, tmp_path / "odd"),
-              "golden": lambda: tmp_path / "golden"}[run]()  # fmt: skip
+        folder = shutil.copytree(GOLDEN_RUN, tmp_path / "golden")
+    else:
+        folder = odd(writer, tmp_path / "odd") if run == "odd" else request.getfixturevalue("rollouts")
     assert cli("export", folder, "--format", "otlp", "--out", tmp_path / "o.jsonl").code == 0
     requests = [request_of(line) for line in (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()]
     facts = json.loads(cli("ls", "-t", folder, "--json").out)

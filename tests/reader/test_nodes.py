@@ -10,7 +10,7 @@ import pytest
 from verl_trace.reader import find_runs, iter_trajectories, summarise
 from verl_trace.reader.facts import trajectory_facts
 from verl_trace.reader.filters import Filters, Numbers
-from verl_trace.reader.stats import shares_of
+from verl_trace.reader.outline import outline_of
 from verl_trace.recorder.identity import Identity
 from verl_trace.viewer.listing import listing, run_facts
 
@@ -87,7 +87,8 @@ def test_no_share_of_the_time_is_negative(spans: Any, shift: int) -> None:
     spans.raw(of(spans, 2, "n2"), spans.end(2, 1, 1, **tool), spans.close(), writer=2)
     (tree,) = spans.read()[0]
 
-    assert shares_of(tree) == {"model": 0.0, "tools": 4.0, "rest": 6.0}
+    model, tools, rest = 0.0, 4.0, 6.0
+    assert outline_of(tree).figures.shares == [model, tools, rest]
 
 
 def test_a_process_writes_under_the_name_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
