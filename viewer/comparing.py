@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..reader.alignment import Pair, aligned, differences
 from ..reader.conversation import Turn
 from ..reader.payloads import json_text
+from .alignment import Pair, aligned, differences
 from .tables import place_of
 from .terminal import Line, line
 from .text import cell_width, cut_to_width, human_seconds, plain_table, visible, visible_lines, wrapped

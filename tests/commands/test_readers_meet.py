@@ -26,11 +26,12 @@ COMMANDS += ["compare {run} 1:0:0 1:0:1"]
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_bare_node(rollouts: Path, command: str) -> None:
-    """Neither rich nor duckdb, re2, tokenizers, weave: the same output."""
+    """Neither rich nor duckdb, re2, rapidfuzz, tokenizers, weave: the same output."""
     program = (
         "import sys\n"
         "if sys.argv.pop(1) == 'bare':\n"
-        "    for name in ('rich', 'duckdb', 're2', 'tokenizers', 'transformers', 'weave', 'wandb', 'requests'):\n"
+        "    for name in ('rich', 'duckdb', 're2', 'rapidfuzz', 'tokenizers', 'transformers', 'weave', 'wandb',\n"
+        "                 'requests'):\n"
         "        sys.modules[name] = None\n"
         "from verl_trace.cli import main\n"
         "main()\n"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -187,3 +190,42 @@ def test_verl_sees_its_own_configuration(run: Run) -> None:
                 "max_samples_per_step_per_worker": LIMIT if report is run.limited_report else None,
                 "client": "None",
             }
+
+
+@pytest.mark.parametrize("worker", ["v0", "tq"])
+def test_show_tells_what_was_said(starts: Starts, worker: str) -> None:
+    """Roles, texts, tool calls with arguments and results, a tool that raises, the reward, who wrote which ids."""
+    folder = starts.folder / "runs" / f"{worker}-full"
+
+    def show(*words: str) -> Any:
+        command = [str(Path(sys.executable).with_name("verl-trace")), "show", str(folder), *words]
+        done = subprocess.run(
+            [*command, "--attempt", "1", "--train"], capture_output=True, text=True, timeout=300, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return json.loads(done.stdout)
+
+    def asked(expression: str) -> list[dict[str, Any]]:
+        return [{"name": "calculator", "arguments": {"expression": expression}}]
+
+    right, wrong = show("1:0:0", "--json"), show("1:1:0", "--json")
+
+    said = [(turn["role"], turn["text"]) for turn in right["turns"]]
+    assert said[:2] == [("system", "You may call tools."), ("user", "question 0: what is 0 times 7?")]
+    assert [role for role, _ in said[2:]] == ["assistant", "tool", "assistant"]
+    assert right["turns"][2]["tool_calls"] == asked("0*7")
+    assert (right["turns"][3]["arguments"], said[3][1]) == ({"expression": "0*7"}, "0")
+    assert said[4][1].removesuffix("<|im_end|>") == "The answer to 0 is 0."
+    assert right["trajectory"]["reward"] == 1.0
+
+    failed = next(turn for turn in wrong["turns"] if turn["role"] == "tool")
+    assert failed["arguments"] == {"expression": "1/0"}
+    assert failed["exception"]["type"] == "ZeroDivisionError"
+    assert [turn["tool_calls"] for turn in wrong["turns"] if turn["role"] == "assistant"][:2] == [
+        asked("1/0"),
+        asked("1-1"),
+    ]
+
+    mask = show("1:0:0", "--field", "output.response_mask")
+    written = sum(turn["tokens"] for turn in right["turns"] if turn["role"] == "assistant")
+    assert sum(mask) == written < len(mask)
