@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
-import zstandard
 
+from ..schemas.compression import segment_compressor
 from ..schemas.errors import BadTarget
 from ..schemas.files import ATTEMPT_PREFIX, TMP_SUFFIX, WANDB_PREFIX, segment_file_name
 from .contents import side_files
@@ -28,8 +28,6 @@ from .runs import Run, Segment
 from .segments import Damage
 
 __all__ = ["Packed", "pack"]
-
-_LEVEL = 6
 
 Chosen = Callable[[str], bool]
 
@@ -156,7 +154,7 @@ def _content(segment: Segment, chosen: Chosen | None, packed: Packed) -> bytes:
         with open_file(lines.path) as file:
             return file.readall()
     out = io.BytesIO()
-    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+    compressor = segment_compressor()
     with compressor.stream_writer(out, closefd=False) as stream:
         records = left_out = 0
         for _, line in lines:

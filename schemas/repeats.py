@@ -22,8 +22,8 @@ __all__ = ["MIN_ITEMS", "Repeats", "after_fork", "prepare"]
 
 # Below, encoding takes less than what is done here.
 MIN_ITEMS = 1024
-# Of all lists of the process: pointers and JSON. Half of it is what 256 trajectories of five turns need.
-MAX_HELD = 16 << 20
+# Of all lists of the process: pointers and JSON. With what the allocator adds it becomes twice as much.
+MAX_HELD = 8 << 20
 
 _held = 0
 # re-entrant: a finaliser may interrupt its own thread
