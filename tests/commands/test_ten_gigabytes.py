@@ -1,6 +1,6 @@
 """Every reading command on a run as large as training leaves: it comes to an end, in memory that does not grow with it.
 
-Ten gigabytes of records in the soak, a hundredth of that otherwise. SOAK_RUN=FOLDER takes a run that is there.
+Ten gigabytes of records in the soak, little otherwise. SOAK_RUN=FOLDER takes a run that is there.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def measured(words: str, environment: dict[str, str]) -> tuple[int, float, int]:
     return code, time.perf_counter() - began, peak
 
 
-@pytest.mark.parametrize("gigabytes", [0.1, pytest.param(10.0, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("gigabytes", [0.02, pytest.param(10.0, marks=pytest.mark.soak)])
 def test_every_command_on_a_large_run(tmp_path: Path, gigabytes: float) -> None:
     """Exit codes, memory, and a table of both with the time (`pytest -s`)."""
     importlib.import_module("duckdb")
