@@ -96,6 +96,7 @@ class Scan:
                     yield found
         except OSError as error:
             report.add(self._lines.size, 0, "unreadable", error.strerror or str(error))
+        report.path, report.sealed = self._lines.path, self._lines.sealed
         report.size = self._lines.size
         report.digest = self._digest.digest()
         self._finish()
