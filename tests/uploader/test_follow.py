@@ -284,3 +284,23 @@ def test_a_filter_that_holds_only_later(
 
     assert (result.sent, dict(result.skipped)) == (1, {NOT_CHOSEN: 1})
     assert stored(project).keys() == {high["id"]}
+
+
+def test_progress_that_cannot_be_kept(proxy: Any, writer: Any, project: str, tmp_path: Path) -> None:
+    """A full or read-only home: while it runs, a follower knows what it has sent, and says what is the matter."""
+    (tmp_path / "file").touch()
+    recording = writer(tmp_path / "runs", project)
+    first = recording.call("A.run")
+    following = Following(tmp_path / "runs", state_dir=tmp_path / "file" / "no")
+    following.until(lambda: following.told[-1:] == [(1, 0)])
+    asked = len(proxy.sent("/calls/stream_query"))
+    recording.call("B.run")
+    following.until(lambda: following.told[-1:] == [(2, 0)])
+    questions = proxy.sent("/calls/stream_query")[asked:]
+    recording.close()
+    result = following.end()
+
+    assert questions
+    assert not any(first["id"].encode() in question for question in questions)
+    assert (result.sent, result.runs[0].checked) == (2, 2)
+    assert any("progress cannot be kept" in note for note in result.runs[0].notes)
