@@ -275,7 +275,7 @@ def test_a_filter_that_holds_only_later(
     high, low = (recording.call("A.run", step=0, sample_index=n, rollout_n=0) for n in (0, 1))
     filters = Filters(where=Where("reward > 0.5"))
     following = Following(tmp_path / "runs", choosing=Choosing(filters=filters))
-    following.until(lambda: following.told[-1:] == [(0, 2)])
+    wait_until(lambda: following.told[-1:] == [(0, 2)])
     for head, reward in ((high, 0.9), (low, 0.1)):
         told = {name: head[name] for name in ("trace_id", "step", "sample_index", "rollout_n")}
         recording.write({"kind": "score", "id": head["id"], **told, "scores": {"reward": reward}})
@@ -292,10 +292,10 @@ def test_progress_that_cannot_be_kept(proxy: Any, writer: Any, project: str, tmp
     recording = writer(tmp_path / "runs", project)
     first = recording.call("A.run")
     following = Following(tmp_path / "runs", state_dir=tmp_path / "file" / "no")
-    following.until(lambda: following.told[-1:] == [(1, 0)])
+    wait_until(lambda: following.told[-1:] == [(1, 0)])
     asked = len(proxy.sent("/calls/stream_query"))
     recording.call("B.run")
-    following.until(lambda: following.told[-1:] == [(2, 0)])
+    wait_until(lambda: following.told[-1:] == [(2, 0)])
     questions = proxy.sent("/calls/stream_query")[asked:]
     recording.close()
     result = following.end()
