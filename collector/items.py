@@ -22,6 +22,9 @@ from ..schemas.files import (
 
 __all__ = ["Item", "items_of", "run_folders", "sealed_form"]
 
+# Files that say something of the run.
+_NOTES = (ATTEMPT_PREFIX, PRUNED_PREFIX, WANDB_PREFIX)
+
 # `whole`: published by rename and never changed; `grows`: appended to, so that its beginning is what it was
 Kind = Literal["whole", "grows"]
 
@@ -81,7 +84,7 @@ def run_folders(source: Path) -> list[tuple[Path, Path]]:
 
 
 def _concerns(name: str) -> bool:
-    return parse_segment_name(name) is not None or name.startswith((ATTEMPT_PREFIX, WANDB_PREFIX, PRUNED_PREFIX))
+    return parse_segment_name(name) is not None or name.startswith(_NOTES)
 
 
 def items_of(folder: Path, target: Path) -> Iterator[Item]:

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..reader.filters import Filters, Numbers, parse_duration
-from ..reader.where import Where
+from ..reader.filters import Filters
 
 __all__ = ["with_filters"]
 
@@ -90,29 +89,8 @@ def with_filters(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_options(*args: Any, **kwargs: Any) -> None:
         chosen = {name: kwargs.pop(name, None) for name in _OPTIONS}
-        command(*args, **kwargs, filters=_filters(chosen))
+        command(*args, **kwargs, filters=Filters.of(**chosen))
 
     with_options.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
     with_options.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
     return with_options
-
-
-def _filters(chosen: dict[str, Any]) -> Filters:
-    def numbers(name: str) -> Numbers | None:
-        flag = f"--{name.replace('_', '-')}"
-        return None if chosen[name] is None else Numbers(chosen[name], flag)
-
-    where, duration = chosen["where"], chosen["min_duration"]
-    return Filters(
-        steps=numbers("step"),
-        sample_indexes=numbers("sample_index"),
-        rollouts=numbers("rollout_n"),
-        validate=chosen["validate"],
-        attempts=tuple(chosen["attempt"] or ()),
-        ops=tuple(chosen["op"] or ()),
-        status=chosen["status"],
-        min_duration=None if duration is None else parse_duration(duration, "--min-duration"),
-        where=None if where is None else Where(where),
-        nodes=tuple(chosen["node"] or ()),
-        ranks=numbers("rank"),
-    )

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import orjson
 import typer
 
-from ..reader import closed_folders, find_runs
+from ..reader import Filters, closed_folders, find_runs
 from ..reader.runs import UNKNOWN, Run
 from ..schemas.errors import MissingExtra
 from ..uploader.ledger import Place, state_folder
 from ..uploader.status import RunStatus, run_status
 from ..viewer.text import visible
+from .filters import with_filters
 from .upload_options import (
     EntityOption,
     PartialOption,
@@ -32,8 +33,10 @@ __all__ = ["status"]
 _NOTHING_LEFT, _SOMETHING_LEFT = 0, 1
 
 
+@with_filters
 def status(
     run: RunArgument,
+    filters: Filters = Filters(),  # noqa: B008
     ask: Annotated[
         bool, typer.Option("--ask", help="Ask the server which calls it has, instead of what is remembered here.")
     ] = False,
@@ -46,7 +49,8 @@ def status(
 ) -> None:
     """Say what of a run is stored in Weave, what is still to be sent, and what must wait. Changes nothing.
 
-    Without --ask no network is used: it says what uploads from here, by this user, have seen confirmed.
+    Without --ask no network is used: it says what uploads from here, by this user, have seen confirmed. With filters,
+    all of it is about the trajectories that they mean.
 
     Exit codes: 0 all is stored; 1 something is left to be sent, or must wait; 2 it could not start.
 
@@ -56,7 +60,8 @@ def status(
     found = []
     for one in find_runs(run):
         questions = [_question(one, entity, project)] if ask else []
-        found.append(run_status(one, folder, settle=seconds(settle), partial=partial, ask=questions))
+        wanted = filters.of_run(one.attempts)
+        found.append(run_status(one, folder, filters=wanted, settle=seconds(settle), partial=partial, ask=questions))
     closed = closed_folders(run)
     if as_json:
         typer.echo(orjson.dumps([one.as_json() for one in found], option=orjson.OPT_INDENT_2).decode())

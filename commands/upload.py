@@ -19,6 +19,7 @@ from .upload_choice import (
     DropFieldsOption,
     LimitOption,
     MaxFieldOption,
+    QuotaOption,
     SampleRateOption,
     SeedOption,
 )
@@ -101,6 +102,7 @@ def upload(
     seed: SeedOption = 0,
     drop_fields: DropFieldsOption = "",
     max_field: MaxFieldOption = None,
+    quota: QuotaOption = "1GB",
     no_wandb: NoWandbOption = False,
     wandb_only: WandbOnlyOption = False,
     wandb_dir: WandbDirOption = None,
@@ -125,8 +127,8 @@ def upload(
     WANDB_ENTITY; so are proxies and certificate authorities: HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE, REQUESTS_CA_BUNDLE.
 
     Exit codes: 0 every call that was asked for has arrived; 1 some failed, must wait, differ, lack a picture or array,
-    or could not be read; 2 it could not start; 5 it had to stop before the end: the server was gone for --max-wait or
-    withdrew access, or a W&B run could not be synced.
+    or could not be read, or a W&B run was not synced; 2 it could not start; 5 it had to stop before the end: the server
+    was gone for --max-wait or withdrew access.
 
     Example: verl-trace upload runs/exp1 --dry-run
     """
@@ -145,7 +147,7 @@ def upload(
         "check": check, "workers": workers, "max_wait": seconds(max_wait), "state_dir": state_dir,
         "fail_fast": fail_fast, "redact": redact or (), "feedback": feedback, "drop_fields": drop_fields,
         "max_field": None if max_field is None else parse_size(max_field, "--max-field"),
-        "follow": seconds(every) if follow else None,
+        "quota": parse_size(quota, "--quota"), "follow": seconds(every) if follow else None,
     }  # fmt: skip
     if follow:
         typer.echo(f"verl-trace: following {run}, a look every {every}; Ctrl-C ends it", err=True)
@@ -172,7 +174,8 @@ def exit_code(result: UploadResult) -> int:
         return STOPPED
     differing = any(count for run in result.runs for kind, count in run.differing.items() if kind not in HARMLESS)
     lacking = any(run.missing_contents for run in result.runs)
-    left = result.failed or differing or lacking or (result.waiting and not result.dry_run)
+    wandb_left = any(run.wandb_left for run in result.runs)
+    left = result.failed or differing or lacking or ((result.waiting or wandb_left) and not result.dry_run)
     return SOME_LEFT if left or result.unreadable or result.unopened else ALL_SENT
 
 

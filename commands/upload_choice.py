@@ -12,6 +12,7 @@ __all__ = [
     "DropFieldsOption",
     "LimitOption",
     "MaxFieldOption",
+    "QuotaOption",
     "SampleRateOption",
     "SeedOption",
 ]
@@ -39,4 +40,7 @@ DropFieldsOption = Annotated[
 ]
 MaxFieldOption = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Leave out texts and lists above 64KB, say.", rich_help_panel=_PANEL)
+]
+QuotaOption = Annotated[
+    str, typer.Option(metavar="SIZE", help="With --dry-run: the month's quota to compare with.", rich_help_panel=_PANEL)
 ]

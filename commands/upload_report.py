@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..viewer.text import visible
+from ..viewer.text import human_seconds, visible
 
 if TYPE_CHECKING:
+    from ..uploader.estimate import Estimate
     from ..uploader.result import RunReport, UploadResult
 
 __all__ = ["report_lines"]
 
 # Failures and differences listed one by one; --json has more.
 _LISTED = 10
-# What W&B's free plan takes in a month.
-FREE_MONTH = 10**9
 # Fields of large calls that became files, listed one by one; --json has all.
 _MOVED_LISTED = 20
 
@@ -23,28 +22,66 @@ _MOVED_LISTED = 20
 def report_lines(result: UploadResult) -> Iterator[str]:
     """The report of all runs, and what could not be uploaded at all. Names and servers' words are shown as text."""
     for report in result.runs:
-        for line in _run(report, result.dry_run):
+        for line in _run(report, result.estimate):
+            yield visible(line)
+    if result.estimate is not None:
+        for line in _estimate(result.estimate, len(result.runs)):
             yield visible(line)
     for unopened in result.unopened:
         yield visible(f"{unopened.name} was not uploaded: {unopened.reason}")
     if result.interrupted:
         yield "interrupted while it read: the counts are of what it had read; run the command again for the rest"
     for name in result.unreadable:
-        yield f"not counted, since it cannot be read: {visible(name)}"
+        yield f"not all counted, since it cannot be read: {visible(name)}"
 
 
-def _run(report: RunReport, dry_run: bool) -> Iterator[str]:
+def _estimate(plan: Estimate, runs: int) -> Iterator[str]:
+    """What a dry run comes to: all runs together, and how long it takes."""
+    from ..uploader.size import size_words
+
+    if runs > 1:
+        yield (
+            f"in all     {plan.calls:>9,} calls in {plan.trajectories:,} trajectories, {size_words(plan.bytes)};"
+            f" {size_words(plan.stored_bytes)} by the server, {_share(plan.share, plan.quota)}"
+        )
+    rate = plan.rate
+    if rate is None:
+        yield (
+            f"time       at least {human_seconds(plan.seconds)}, which reading and encoding took now;"
+            " no upload from here has measured a server yet"
+        )
+        return
+    speed = f"{rate.calls / rate.seconds:,.0f} calls/s, {size_words(round(rate.bytes / rate.seconds))}/s"
+    yield (
+        f"time       about {human_seconds(plan.seconds)}, as fast as the last upload from here:"
+        f" {speed} to {rate.server} ({rate.at})"
+    )
+
+
+def _share(share: float, quota: int) -> str:
+    from ..uploader.size import size_words
+
+    words = size_words(quota) if quota % 10**9 else f"{quota // 10**9:,} GB"
+    return f"{100 * share:,.1f} % of {words} a month"
+
+
+def _run(report: RunReport, plan: Estimate | None) -> Iterator[str]:
     from ..uploader.size import size_words
 
     yield f"{report.project_name} · {report.experiment_name} → {report.page or report.target}"
     yield f"  recorded {report.recorded:>9,} calls in {report.trajectories:,} trajectories"
     for found in report.wandb:
         yield f"  W&B run  {found['run_id']}: {found['state']} ({found['folder']})"
-    if dry_run:
-        yield f"  to send  {report.to_send:>9,} calls, {size_words(report.bytes)}"
-        share = 100 * report.stored_bytes / FREE_MONTH
+        if found.get("reason"):
+            yield f"           {found['reason']}"
+        for words in found.get("output", "").splitlines():
+            yield f"           | {words}"
+    if plan is not None:
+        trajectories = f"{report.trajectories_to_send:,} trajectories"
+        yield f"  to send  {report.to_send:>9,} calls in {trajectories}, {size_words(report.bytes)}"
         number, unit = size_words(report.stored_bytes).split()
-        yield f"  counted  {number:>9} {unit} by the server, {share:,.1f} % of 1 GB a month"
+        share = _share(report.stored_bytes / plan.quota, plan.quota)
+        yield f"  counted  {number:>9} {unit} by the server, {share}"
     else:
         yield f"  sent     {report.sent:>9,} calls, {size_words(report.bytes)}"
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.skipped.items()) if count)
@@ -63,7 +100,7 @@ def _run(report: RunReport, dry_run: bool) -> Iterator[str]:
         yield f"    … and {len(report.moved) - _MOVED_LISTED:,} more; --json lists them all"
     if report.feedback:
         yield f"  feedback {report.feedback:>9,} rewards"
-    if not dry_run:
+    if plan is None:
         yield f"  stored   {report.stored:>9,}{_checked(report)}"
     for difference in report.differences[:_LISTED]:
         yield f"    {difference.id} {difference.op} {difference.field}: {difference.kind}"

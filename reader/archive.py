@@ -7,6 +7,7 @@ that is missing or damaged is a value in `problems`, and whatever else is there 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import tarfile
@@ -111,14 +112,19 @@ class Archive:
 
     def check(self) -> list[str]:
         """Read every file and compare its checksum; what does not fit, one sentence each."""
-        found = []
+        return list(self.damaged.values())
+
+    @functools.cached_property
+    def damaged(self) -> dict[str, str]:
+        """Names of files that are not as they were packed, and what is wrong with them. Reads all of them, once."""
+        found = {}
         # a tar of somebody else's has no checksums at all
         is_ours = any(member.sha256 for member in self.members.values())
-        for member in self.members.values():
+        for name, member in self.members.items():
             if is_ours and not member.sha256:
-                found.append(f"{member.part.name}: the checksum of {member.name} is lost; nothing vouches for it")
+                found[name] = f"{member.part.name}: the checksum of {name} is lost; nothing vouches for it"
             if member.sha256 and sha256_of(member.part, member.offset, member.size) != member.sha256:
-                found.append(f"{member.part.name}: {member.name} is not what was packed (its SHA-256 differs)")
+                found[name] = f"{member.part.name}: {name} is not what was packed (its SHA-256 differs)"
         return found
 
     def _read(self, part: Path) -> bool:

@@ -131,6 +131,48 @@ class Filters:
         if self.status is not None and self.status not in STATUSES:
             raise BadFilter(f"--status {self.status!r} is none of {', '.join(STATUSES)}")
 
+    @classmethod
+    def of(
+        cls,
+        *,
+        step: str | int | None = None,
+        sample_index: str | int | None = None,
+        rollout_n: str | int | None = None,
+        validate: bool | None = None,
+        attempt: str | Sequence[str] | None = None,
+        op: str | Sequence[str] | None = None,
+        status: str | None = None,
+        min_duration: str | float | None = None,
+        where: str | None = None,
+        node: str | Sequence[str] | None = None,
+        rank: str | int | None = None,
+    ) -> Filters:
+        """From what people type: the options of the commands under their names, `Filters.of(step="1:100:10")`.
+
+        Raises:
+            BadFilter: one of them says nothing sensible.
+        """
+
+        def numbers(value: str | int | None, option: str) -> Numbers | None:
+            return None if value is None else Numbers(str(value), option)
+
+        def several(value: str | Sequence[str] | None) -> tuple[str, ...]:
+            return (value,) if isinstance(value, str) else tuple(value or ())
+
+        return cls(
+            steps=numbers(step, "--step"),
+            sample_indexes=numbers(sample_index, "--sample-index"),
+            rollouts=numbers(rollout_n, "--rollout-n"),
+            validate=validate,
+            attempts=several(attempt),
+            ops=several(op),
+            status=status,
+            min_duration=None if min_duration is None else parse_duration(str(min_duration), "--min-duration"),
+            where=None if where is None else Where(where),
+            nodes=several(node),
+            ranks=numbers(rank, "--rank"),
+        )
+
     @property
     def words(self) -> str:
         """What was asked for, in one line; the same for the same."""
@@ -153,12 +195,13 @@ class Filters:
         ids = tuple(_attempt(name, attempts) for name in self.attempts)
         return Filters(**{**vars(self), "attempts": ids})
 
-    def trajectory(self, trajectory: Trajectory) -> bool:
-        """Whether the trajectory is meant."""
-        if self.everything:
+    def trajectory(self, trajectory: Trajectory, facts: dict[str, Any] | None = None) -> bool:
+        """Whether the trajectory is meant; `facts`: its `trajectory_facts`, where they are known already."""
+        if self._about_calls and not any(self.call(call) for call in trajectory.calls):
+            return False
+        if not self._about_trajectories:
             return True
-        facts = trajectory_facts(trajectory)
-        return self._holds(facts) and (not self._about_calls or any(self.call(call) for call in trajectory.calls))
+        return self._holds(trajectory_facts(trajectory) if facts is None else facts)
 
     def op(self, name: str) -> bool:
         """Whether a call of this op is meant."""
@@ -180,6 +223,11 @@ class Filters:
     def _about_calls(self) -> bool:
         said = (self.status, self.min_duration, self.ranks)
         return bool(self.ops or self.nodes) or any(value is not None for value in said)
+
+    @property
+    def _about_trajectories(self) -> bool:
+        numbers = (self.steps, self.sample_indexes, self.rollouts)
+        return any(said is not None for said in (*numbers, self.validate, self.where)) or bool(self.attempts)
 
     def _holds(self, facts: dict[str, Any]) -> bool:
         if self.steps is not None and facts["step"] not in self.steps:

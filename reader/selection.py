@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,18 +86,22 @@ class Selection:
 
 @dataclass(slots=True)
 class _Group:
-    members: list[Candidate] = field(default_factory=list)
+    """What is known of a group. Its members' candidates are let go: there may be millions."""
 
-    @property
-    def size(self) -> int:
-        return sum(member.size for member in self.members)
+    step: str
+    trace_ids: list[str] = field(default_factory=list)
+    size: int = 0
+    failures: int = 0
+    best: float | None = None
+    worst: float | None = None
 
-    @property
-    def failed(self) -> bool:
-        return any(member.failed for member in self.members)
-
-    def rewards(self) -> list[float]:
-        return [member.reward for member in self.members if member.reward is not None]
+    def add(self, member: Candidate) -> None:
+        self.trace_ids.append(member.trace_id)
+        self.size += member.size
+        self.failures += member.failed
+        if member.reward is not None:
+            self.best = member.reward if self.best is None else max(self.best, member.reward)
+            self.worst = member.reward if self.worst is None else min(self.worst, member.reward)
 
 
 def select(
@@ -106,38 +110,41 @@ def select(
     """Choose whole groups within `budget` bytes and `limit` trajectories; without either, all."""
     groups: dict[GroupKey, _Group] = {}
     for candidate in candidates:
-        groups.setdefault(candidate.group, _Group()).members.append(candidate)
+        group = groups.get(candidate.group)
+        if group is None:
+            group = groups[candidate.group] = _Group(repr(candidate.step))
+        group.add(candidate)
     selection = Selection(groups=len(groups))
     taken: set[int] = set()
     # by name, so that the order in which files were read does not count
-    for group in _in_order([groups[key] for key in sorted(groups, key=repr)], seed):
+    ordered = [groups[key] for key in sorted(groups, key=repr)]
+    groups.clear()
+    for group in _in_order(ordered, seed):
         if id(group) in taken or not _fits(selection, group, budget, limit):
             continue
         taken.add(id(group))
-        selection.chosen.update(member.trace_id for member in group.members)
+        selection.chosen.update(group.trace_ids)
         selection.size_taken += group.size
         selection.groups_taken += 1
-    _count(selection, groups.values())
+    _count(selection, ordered, taken)
     return selection
 
 
 def _fits(selection: Selection, group: _Group, budget: int | None, limit: int | None) -> bool:
     if budget is not None and selection.size_taken + group.size > budget:
         return False
-    return limit is None or len(selection.chosen) + len(group.members) <= limit
+    return limit is None or len(selection.chosen) + len(group.trace_ids) <= limit
 
 
-def _count(selection: Selection, groups: Iterable[_Group]) -> None:
+def _count(selection: Selection, groups: Iterable[_Group], taken: Container[int]) -> None:
     steps: dict[str, bool] = {}
     for group in groups:
-        for member in group.members:
-            is_in = member.trace_id in selection.chosen
-            selection.trajectories += 1
-            selection.size += member.size
-            selection.failed += member.failed
-            selection.failed_taken += member.failed and is_in
-            step = repr(member.step)
-            steps[step] = steps.get(step, False) or is_in
+        is_in = id(group) in taken
+        selection.trajectories += len(group.trace_ids)
+        selection.size += group.size
+        selection.failed += group.failures
+        selection.failed_taken += group.failures if is_in else 0
+        steps[group.step] = steps.get(group.step, False) or is_in
     selection.steps = len(steps)
     selection.steps_taken = sum(steps.values())
 
@@ -148,27 +155,26 @@ def _in_order(groups: list[_Group], seed: int) -> Iterator[_Group]:
     chance.shuffle(groups)
     by_step: dict[str, list[_Group]] = {}
     for group in groups:
-        by_step.setdefault(repr(group.members[0].step), []).append(group)
+        by_step.setdefault(group.step, []).append(group)
     steps = _spread([by_step[step] for step in sorted(by_step, key=lambda step: (len(step), step))])
     yield from (_representative(groups) for groups in steps)
-    yield from _in_turn([[group for group in groups if group.failed] for groups in steps])
+    yield from _in_turn([[group for group in groups if group.failures] for groups in steps])
     yield from _in_turn([_extremes(groups) for groups in steps])
     yield from _in_turn(steps)
 
 
 def _representative(groups: Sequence[_Group]) -> _Group:
-    failed = [group for group in groups if group.failed]
+    failed = [group for group in groups if group.failures]
     if failed:
         return failed[0]
-    return max(groups, key=lambda group: max(group.rewards(), default=float("-inf")))
+    return max(groups, key=lambda group: float("-inf") if group.best is None else group.best)
 
 
 def _extremes(groups: Sequence[_Group]) -> list[_Group]:
     """Where the best and the worst reward of a step are."""
-    scored = [group for group in groups if group.rewards()]
-    if not scored:
-        return []
-    return [max(scored, key=lambda g: max(g.rewards())), min(scored, key=lambda g: min(g.rewards()))]
+    best = max(groups, key=lambda group: float("-inf") if group.best is None else group.best)
+    worst = min(groups, key=lambda group: float("inf") if group.worst is None else group.worst)
+    return [group for group in (best, worst) if group.best is not None]
 
 
 def _in_turn(lists: Sequence[Sequence[_Group]]) -> Iterator[_Group]:

@@ -43,7 +43,7 @@ def test_two_commands_do_all_setup() -> None:
     """README has two set-up commands of one line: the demo first, then the tests."""
     assert len(INSTALLING) == 2
     assert INSTALLING[0].endswith(".venv/bin/verl-trace demo")
-    assert INSTALLING[1].endswith(".venv/bin/pytest")
+    assert INSTALLING[1].endswith(".venv/bin/pytest -n 2")
 
 
 @pytest.mark.parametrize(("script", "position"), [("demo", 0), ("test", 1)])

@@ -17,7 +17,9 @@
     status     what is still to be sent, without asking anybody
     target     where to and as whom, as W&B users have set it up; `network`: by which proxy, trusting whom
     prune      what may be deleted here because the server holds it; `prune_files`: deleting it
+    wandb_links  which W&B run the calls belong to; `wandb_syncing`: that it is there before them
     ops        the objects that calls refer to by their op name
+    estimate   what it will come to: calls, bytes, a share of the quota, time at a measured rate
     folders    what lies beside the runs of a folder
     result     numbers that add up
 
@@ -33,17 +35,32 @@ Importing this package imports neither weave nor requests; `upload` does when it
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..reader.filters import Filters
+    from .choose import Choosing
+    from .estimate import Estimate
     from .pipeline import upload
+    from .result import RunReport, UploadResult
+    from .wandb_links import WandbOptions
 
-__all__ = ["upload"]
+__all__ = ["Choosing", "Estimate", "Filters", "RunReport", "UploadResult", "WandbOptions", "upload"]
+
+# Where they are, to be imported when they are asked for.
+_MODULES = {
+    "Choosing": ".choose",
+    "Estimate": ".estimate",
+    "Filters": "..reader.filters",
+    "RunReport": ".result",
+    "UploadResult": ".result",
+    "WandbOptions": ".wandb_links",
+    "upload": ".pipeline",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "upload":
-        from .pipeline import upload
-
-        return upload
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -86,7 +86,7 @@ def count_traces(client: Client, traces: Sequence[Trace]) -> Counted:
 def compare(call: Encoded, row: dict[str, Any]) -> list[Difference]:
     """The fields that the server holds otherwise than they were sent."""
     try:
-        mine: dict[str, Any] = orjson.loads(call.complete())
+        mine: dict[str, Any] = orjson.loads(b"".join(call.complete()))
     except orjson.JSONDecodeError:
         # damaged in a way that the server did not mind
         return [Difference(call.id, call.op, "(what was recorded is no JSON)", DIFFERS)]

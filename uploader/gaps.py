@@ -3,6 +3,9 @@
 A trajectory that lies partly in a missing segment would be stored for ever as what was seen of it. So it waits for the
 file, or until somebody says that it will not come: `--partial`, or a copy that `verl-trace repair` made, whose headers
 tell what was missing.
+
+Of a packed run more is known: which files it had, and their checksums. What lies partly in a file that was damaged on
+the way, or may have its score in a part that is missing, waits for a better copy in the same way.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from ..reader.places import archive_at
 from ..schemas.files import parse_side_file_name, segment_file_name, side_file_name
 
 if TYPE_CHECKING:
@@ -29,6 +33,11 @@ class Gaps:
         self.names: list[str] = []
         # when the first segment after each gap was opened
         self._resumed: list[str] = []
+        # from when to when the segments that a packed run has damaged were written
+        self._damaged: list[tuple[str, str]] = []
+        # whether the packed run lacks a file, or a part of one, of whomever
+        self._incomplete = False
+        self._look_into_the_pack(writer)
         expected = 0
         for segment in writer.segments:
             if segment.index > expected:
@@ -39,16 +48,27 @@ class Gaps:
             self.names.append(segment_file_name(writer.id, expected))
 
     def __bool__(self) -> bool:
-        return bool(self._resumed) or self._open_end
+        return bool(self._resumed) or self._open_end or self._incomplete
+
+    def _look_into_the_pack(self, writer: Writer) -> None:
+        found = archive_at(writer.segments[0].folder)
+        if found is None:
+            return
+        archive, folder = found
+        self._incomplete = bool(archive.problems or archive.damaged)
+        for at, segment in enumerate(writer.segments):
+            if (f"{folder}/{segment.path.name}" if folder else segment.path.name) in archive.damaged:
+                later = writer.segments[at + 1 :]
+                self._damaged.append((_opened(_header(segment), ""), _opened(_header(later[0]), "~") if later else "~"))
+                self.names.append(segment.path.name)
 
     def _gap(self, writer: Writer, segment: Segment, expected: int) -> None:
         header = _header(segment)
         repaired = header.get("repaired")
         if isinstance(repaired, dict) and repaired.get("missing_before"):
             return
-        opened = header.get("opened_at")
         # without a time everything may lie before it
-        self._resumed.append(opened if isinstance(opened, str) else "~")
+        self._resumed.append(_opened(header, "~"))
         self.names += [segment_file_name(writer.id, index) for index in range(expected, segment.index)]
 
     def may_hold_more(self, trajectory: Trajectory) -> bool:
@@ -59,10 +79,14 @@ class Gaps:
         seen_whole = not any(
             call.unfinished or call.awaits_text or call.inputs is None or call.orphan for call in trajectory.calls
         )
-        if not seen_whole and self._open_end:
+        if not seen_whole and (self._open_end or self._incomplete):
+            return True
+        if self._incomplete and (trajectory.awaits_score or trajectory.group_awaited):
             return True
         began = min(call.started_at for call in trajectory.calls)
         ended = max(call.ended_at or "~" for call in trajectory.calls)
+        if any(began <= until and ended >= opened for opened, until in self._damaged):
+            return True
         return any(began < resumed and (not seen_whole or ended >= resumed) for resumed in self._resumed)
 
 
@@ -95,6 +119,12 @@ def _header(segment: Segment) -> dict[str, object]:
     except (OSError, orjson.JSONDecodeError):
         return {}
     return head if isinstance(head, dict) else {}
+
+
+def _opened(header: dict[str, object], unknown: str) -> str:
+    """When a segment was begun, by its header; `unknown` where that does not say."""
+    opened = header.get("opened_at")
+    return opened if isinstance(opened, str) else unknown
 
 
 def _goes_on(segment: Segment) -> bool:

@@ -27,7 +27,7 @@ from ..schemas.redaction import REDACTED
 from .size import stored_size
 
 if TYPE_CHECKING:
-    from ..reader import Call, Trajectory
+    from ..reader import Call, Trajectory, Writer
     from ..reader.contents import SideFiles
     from ..schemas.redaction import KeyPatterns
     from .lessen import Lessen
@@ -39,8 +39,14 @@ TEXT_MARK = "text:"
 _REFERENCES = ("weave:///", "weave-trace-internal:///")
 # One of these is in the JSON of every such string: a cheap test before any parsing. The second form has an escaped "/".
 _HINTS = (b'"weave:/', b'"weave:\\/', b'"weave-trace-internal:', b'"CustomWeaveType"')
+# What all of them have in common: token ids, most of all that is sent, are looked through once.
+_HINTS_OF_HINTS = b"eave"
 # An object that Weave's client would build from files, code among them, when somebody reads the call.
 _CUSTOM = "CustomWeaveType"
+
+
+# JSON in pieces, to be joined: a payload is copied once, into the request.
+Pieces = tuple[bytes, ...]
 
 
 class Moved(NamedTuple):
@@ -50,14 +56,16 @@ class Moved(NamedTuple):
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, which would cost a microsecond a call; nobody changes one.
+@dataclass(slots=True)
 class Encoded:
     """One call, ready to be posted in either of the two forms that Weave's servers know.
 
     `head` and `tail` are JSON members without braces, `attributes` and `inputs` JSON objects, `output` any JSON.
     `escaped`: strings that got `TEXT_MARK`. `moved`: fields that became files, see `heavy`. `blobs`: digests of what it
     refers to in `contents`, see `media`; `missing`: how many of them were not there. `ended_at`: as in `tail`, to be
-    compared with what a server has. `left_out`: fields that `lessen` left out. `wandb_run`: what it is linked to.
+    compared with what a server has. `left_out`: fields that `lessen` left out. `wandb_run`: what it is linked to;
+    `attempt`: whose it is.
     """
 
     id: str
@@ -75,6 +83,7 @@ class Encoded:
     ended_at: str = ""
     left_out: int = 0
     wandb_run: str | None = None
+    attempt: str = ""
     moved: tuple[Moved, ...] = ()
     blobs: tuple[str, ...] = ()
     contents: SideFiles | None = None
@@ -92,24 +101,24 @@ class Encoded:
         parts = (self.head, self.attributes, self.inputs, self.tail, self.output)
         return sum(map(len, parts)) + 40
 
-    def complete(self) -> bytes:
+    def complete(self) -> Pieces:
         """The call as an item of `/v2/…/calls/complete`."""
-        return b"{" + self._beginning() + b"," + self._ending() + b"}"
+        return (b"{", *self._beginning(), b",", *self._ending(), b"}")
 
-    def start(self) -> bytes:
+    def start(self) -> Pieces:
         """The beginning as an item of `/call/upsert_batch`, for servers without the newer route."""
-        return b'{"mode":"start","req":{"start":{' + self._beginning() + b"}}}"
+        return (b'{"mode":"start","req":{"start":{', *self._beginning(), b"}}}")
 
-    def end(self) -> bytes:
+    def end(self) -> Pieces:
         """The end as an item of `/call/upsert_batch`."""
         ids = _members({"project_id": self.project_id, "id": self.id})
-        return b'{"mode":"end","req":{"end":{' + ids + b"," + self._ending() + b"}}}"
+        return (b'{"mode":"end","req":{"end":{', ids, b",", *self._ending(), b"}}}")
 
-    def _beginning(self) -> bytes:
-        return self.head + b',"attributes":' + self.attributes + b',"inputs":' + self.inputs
+    def _beginning(self) -> Pieces:
+        return (self.head, b',"attributes":', self.attributes, b',"inputs":', self.inputs)
 
-    def _ending(self) -> bytes:
-        return self.tail + b',"output":' + self.output
+    def _ending(self) -> Pieces:
+        return (self.tail, b',"output":', self.output)
 
 
 def encode_trajectory(
@@ -128,9 +137,11 @@ def encode_trajectory(
     """
     counts = status_counts(trajectory.calls)
     root = trajectory.root
-    added = {} if root is None else {root.id: flat_scores(trajectory, root.attributes)}
+    encoder = _Encoder(project_id, redact, lessen, links or {})
     return [
-        _encode(call, project_id, op_ref(call.op), counts[call.id], added.get(call.id, {}), redact, lessen, links or {})
+        encoder.encode(
+            call, op_ref(call.op), counts[call.id], flat_scores(trajectory, call.attributes) if call is root else {}
+        )
         for call in trajectory.calls
     ]
 
@@ -151,61 +162,88 @@ def status_counts(calls: Sequence[Call]) -> dict[str, dict[str, int]]:
     return counts
 
 
-def _encode(
-    call: Call,
-    project_id: str,
-    op_ref: str,
-    counts: dict[str, int],
-    added: dict[str, Any],
-    redact: KeyPatterns | None,
-    lessen: Lessen | None,
-    links: Mapping[str, str],
-) -> Encoded:
-    head: dict[str, Any] = {
-        "project_id": project_id,
-        "id": call.id,
-        "trace_id": call.trace_id,
-        "parent_id": call.parent_id,
-        "op_name": op_ref,
-        "started_at": _started_at(call),
-    }
-    wandb_run = links.get(call.writer.attempt)
-    if wandb_run is not None:
-        head |= {"wb_run_id": wandb_run, **_wandb_step(call)}
-    inputs, output, origin = _as_object(call.inputs), call.output() or b"null", _origin(call)
-    left_out = 0
-    if lessen is not None:
-        (inputs, of_inputs), (output, of_output) = lessen(inputs), lessen(output)
-        left_out = of_inputs + of_output
-        origin |= {"fields_left_out": left_out} if left_out else {}
-    own = {**call.attributes, **added, "verl_trace": origin}
-    attributes, in_attributes = _safe(orjson.dumps(own), redact)
-    inputs, in_inputs = _safe(inputs, redact)
-    output, in_output = _safe(output, redact)
-    end: dict[str, Any] = {
-        "ended_at": max(call.last_seen_at, _started_at(call)) if call.unfinished else call.ended_at,
-        "exception": _exception(call),
-        "summary": {"status_counts": counts},
-    }
-    return Encoded(
-        id=call.id,
-        trace_id=call.trace_id,
-        op=call.op,
-        project_id=project_id,
-        head=_members(head),
-        attributes=attributes,
-        inputs=inputs,
-        tail=_members(end),
-        output=output,
-        escaped=in_attributes + in_inputs + in_output,
-        interrupted=call.unfinished,
-        orphan=call.orphan,
-        ended_at=end["ended_at"] or "",
-        left_out=left_out,
-        wandb_run=wandb_run,
-        blobs=tuple(call.blobs),
-        contents=call.writer.contents if call.blobs else None,
-    )
+class _Encoder:
+    """Encodes the calls of one trajectory, most of which come from the same process."""
+
+    def __init__(
+        self, project_id: str, redact: KeyPatterns | None, lessen: Lessen | None, links: Mapping[str, str]
+    ) -> None:
+        self._project_id = project_id
+        self._redact = redact
+        self._lessen = lessen
+        self._links = links
+        self._origins: dict[Writer, dict[str, Any]] = {}
+
+    def encode(self, call: Call, op_ref: str, counts: dict[str, int], added: dict[str, Any]) -> Encoded:
+        """A call; `added`: attributes that were not recorded with it."""
+        started_at = _started_at(call)
+        head: dict[str, Any] = {
+            "project_id": self._project_id,
+            "id": call.id,
+            "trace_id": call.trace_id,
+            "parent_id": call.parent_id,
+            "op_name": op_ref,
+            "started_at": started_at,
+        }
+        wandb_run = self._links.get(call.writer.attempt) if self._links else None
+        if wandb_run is not None:
+            head |= {"wb_run_id": wandb_run, **_wandb_step(call)}
+        inputs, output, origin = _as_object(call.inputs), call.output() or b"null", self._origin(call)
+        left_out = 0
+        if self._lessen is not None:
+            (inputs, of_inputs), (output, of_output) = self._lessen(inputs), self._lessen(output)
+            left_out = of_inputs + of_output
+            origin = {**origin, "fields_left_out": left_out} if left_out else origin
+        own = {**call.attributes, **added, "verl_trace": origin}
+        attributes, in_attributes = _safe(orjson.dumps(own), self._redact)
+        inputs, in_inputs = _safe(inputs, self._redact)
+        output, in_output = _safe(output, self._redact)
+        ended_at = max(call.last_seen_at, started_at) if call.unfinished else call.ended_at
+        end = {"ended_at": ended_at, "exception": _exception(call), "summary": {"status_counts": counts}}
+        return Encoded(
+            id=call.id,
+            trace_id=call.trace_id,
+            op=call.op,
+            project_id=self._project_id,
+            head=_members(head),
+            attributes=attributes,
+            inputs=inputs,
+            tail=_members(end),
+            output=output,
+            escaped=in_attributes + in_inputs + in_output,
+            interrupted=call.unfinished,
+            orphan=call.orphan,
+            ended_at=ended_at or "",
+            left_out=left_out,
+            wandb_run=wandb_run,
+            attempt=call.writer.attempt,
+            blobs=tuple(call.blobs),
+            contents=call.writer.contents if call.blobs else None,
+        )
+
+    def _origin(self, call: Call) -> dict[str, Any]:
+        """Which process recorded the call, and what is special about it."""
+        writer = call.writer
+        origin = self._origins.get(writer)
+        if origin is None:
+            origin = {"attempt": writer.attempt, "host": writer.host, "pid": writer.pid, "version": writer.version}
+            self._origins[writer] = origin
+        marks = _marks(call)
+        return {**origin, **marks} if marks else origin
+
+
+def _marks(call: Call) -> dict[str, Any]:
+    """What is special about a call; almost always nothing."""
+    found: dict[str, Any] = {"clock_skew": call.clock_skew} if call.clock_skew else {}
+    if call.orphan:
+        found["orphan"] = True
+    if call.unfinished:
+        found["interrupted"] = True
+    if call.inputs is None:
+        found["inputs_lost"] = True
+    if call.awaits_text:
+        found["text_lost"] = True
+    return found
 
 
 def _wandb_step(call: Call) -> dict[str, int]:
@@ -241,21 +279,6 @@ def _exception(call: Call) -> str | None:
     return None if call.exception is None else json.dumps(call.exception)
 
 
-def _origin(call: Call) -> dict[str, Any]:
-    """Which process recorded the call, and what is special about it."""
-    origin: dict[str, Any] = {
-        "attempt": call.writer.attempt,
-        "host": call.writer.host,
-        "pid": call.writer.pid,
-        "version": call.writer.version,
-    }
-    marks = {"orphan": call.orphan, "interrupted": call.unfinished, "inputs_lost": call.inputs is None}
-    marks["text_lost"] = call.awaits_text
-    if call.clock_skew:
-        origin["clock_skew"] = call.clock_skew
-    return origin | {name: True for name, is_so in marks.items() if is_so}
-
-
 def _safe(data: bytes, redact: KeyPatterns | None) -> tuple[bytes, int]:
     return protect_references(data if redact is None else _redacted(data, redact))
 
@@ -281,7 +304,7 @@ def protect_references(data: bytes) -> tuple[bytes, int]:
     Almost always the very bytes given: only a suspicion leads to parsing. Keys are left alone: Weave does not
     read them.
     """
-    if not any(hint in data for hint in _HINTS):
+    if _HINTS_OF_HINTS not in data or not any(hint in data for hint in _HINTS):
         return data, 0
     try:
         value = orjson.loads(data)

@@ -8,15 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..reader import Run, closed_folders, find_runs
+from ..reader.places import archive_at
 from ..reader.runs import UNKNOWN
 from ..schemas.errors import CannotStart
 from ..schemas.redaction import KeyPatterns
 from .check import CHECKS
 from .choose import Choosing
 from .client import Client
+from .estimate import FREE_MONTH, estimate, last_rate
 from .folders import folders_without_runs, why_unreadable
 from .follow import Seen
 from .follow import follow as follow_path
+from .ledger import state_folder
 from .lessen import Lessen
 from .network import one_network
 from .replay import WORKERS, Options, measure, replay, settling_of
@@ -53,6 +56,7 @@ def upload(
     wandb: WandbOptions | None = None,
     feedback: bool = False,
     has_score: HasScore = has_score,
+    quota: int = FREE_MONTH,
     follow: float | None = None,
     stop: threading.Event | None = None,
 ) -> UploadResult:
@@ -64,8 +68,9 @@ def upload(
     segment. `check`: `none`, `counts` or `deep`. `state_dir`: where to remember what is stored. `fail_fast`: nothing is
     sent unless every run and folder at `path` can be uploaded. `redact`: patterns of keys whose values are left out.
     `choosing`: which trajectories, by default all. `drop_fields` (names) and `max_field` (bytes) leave fields out.
-    `wandb`: what to do about the W&B runs that belong to it. `feedback`: give rewards as feedback, too. `follow`: look
-    again every so many seconds until the runs have ended, or until `stop` is set (see `follow`).
+    `wandb`: what to do about the W&B runs that belong to it. `feedback`: give rewards as feedback, too. `quota`:
+    bytes a month, of which a dry run says how much it would take (`UploadResult.estimate`). `follow`: look again every
+    so many seconds until the runs have ended, or until `stop` is set (see `follow`).
 
     Memory is bounded by a few requests of 8 MiB for each worker and about 200 bytes a trajectory.
 
@@ -100,7 +105,10 @@ def upload(
 
     with one_network():
         if follow is None:
-            return look(progress, True).result
+            result = look(progress, True).result
+            if dry_run:
+                result.estimate = estimate(result, quota, last_rate(state_folder(options.state_dir)))
+            return result
         return follow_path(path, look, every=follow, stop=stop or threading.Event(), progress=progress)
 
 
@@ -142,7 +150,7 @@ class _Upload:
         began = time.monotonic()
         result = self._result
         runs = find_runs(self._path)
-        result.unreadable += closed_folders(self._path)
+        result.unreadable += closed_folders(self._path) + self._damaged_on_the_way()
         result.unopened += [
             Unopened(str(folder), "no span files in it") for folder in folders_without_runs(self._path, runs)
         ]
@@ -168,6 +176,11 @@ class _Upload:
             # whether it is the server or the key is asked when the next look begins
             self._good_targets.clear()
         return Seen(result, all(found.ended for found in settling.values()))
+
+    def _damaged_on_the_way(self) -> list[str]:
+        """Files of a packed run whose checksum says that they are not what was packed."""
+        packed = archive_at(self._path)
+        return [] if packed is None else [f"{packed[0].path}: {problem}" for problem in packed[0].check()]
 
     def _one(self, run: Run, target: Target | None, settling: Settling) -> RunReport:
         result = self._result

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .estimate import Estimate
 
 __all__ = [
     "ALREADY_STORED",
@@ -13,6 +16,7 @@ __all__ = [
     "STORED_OTHERWISE",
     "WAITS_FOR_SCORE",
     "WAITS_FOR_SEGMENT",
+    "WAITS_FOR_WANDB",
     "Difference",
     "Failure",
     "MovedField",
@@ -30,6 +34,7 @@ NOT_CHOSEN = "not chosen"
 STILL_OPEN = "still open"
 WAITS_FOR_SCORE = "waiting for the score"
 WAITS_FOR_SEGMENT = "waiting for a missing segment"
+WAITS_FOR_WANDB = "waiting for their W&B run"
 _NEVER_SENT = (ALREADY_STORED, STORED_OTHERWISE, NOT_CHOSEN)
 # Failures kept with their details, per run: enough to find the cause, and bounded when a server dies for good.
 FAILURES_KEPT = 1000
@@ -83,8 +88,11 @@ class RunReport:
 
     All counts but `trajectories` and `bytes` are calls; `interrupted`, `orphans` and `marked_texts` (strings that got
     `TEXT_MARK`) and `missing_contents` (pictures and arrays that no side file holds whole) count within the calls
-    that were sent (dry run: would be). `unreadable`: files that the operating system refuses, wholly or in part; what
-    is in them counts nowhere.
+    that were sent (dry run: would be). `unlinked`: stored calls that lack the link to their W&B run, the first
+    `FAILURES_KEPT` of them in `unlinked_calls`; `without_link`: calls that were sent without one, by attempt, for the
+    reason in `why_without`. `wandb_left`: something of a W&B run is still to be synced. `trajectories_to_send`,
+    `stored_bytes`: of a dry run. `unreadable`: files that the operating system refuses, wholly or in part; what is in
+    them counts nowhere.
     """
 
     project_name: str
@@ -105,9 +113,14 @@ class RunReport:
     moved: list[MovedField] = field(default_factory=list)
     missing_contents: int = 0
     stored_bytes: int = 0
+    trajectories_to_send: int = 0
     fields_left_out: int = 0
     wandb: list[dict[str, str]] = field(default_factory=list)
+    wandb_left: bool = False
     unlinked: int = 0
+    unlinked_calls: list[dict[str, str]] = field(default_factory=list)
+    without_link: Counter[str] = field(default_factory=Counter)
+    why_without: dict[str, str] = field(default_factory=dict)
     feedback: int = 0
     notes: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
@@ -131,6 +144,12 @@ class RunReport:
         if len(self.failures) < FAILURES_KEPT:
             self.failures.append(failure)
 
+    def lacks_link(self, call_id: str, op: str, wandb_run: str) -> None:
+        """Count a call that is stored without the link to its W&B run."""
+        self.unlinked += 1
+        if len(self.unlinked_calls) < FAILURES_KEPT:
+            self.unlinked_calls.append({"id": call_id, "op": op, "wandb_run": wandb_run})
+
     def differ(self, difference: Difference) -> None:
         """Note a field that the server holds otherwise."""
         self.differing[difference.kind] += 1
@@ -148,6 +167,8 @@ class RunReport:
             moved=earlier.moved + self.moved,
             lightened=earlier.lightened + self.lightened,
             feedback=earlier.feedback + self.feedback,
+            without_link=earlier.without_link + self.without_link,
+            why_without=earlier.why_without | self.why_without,
             **{name: getattr(earlier, name) + getattr(self, name) for name in added},
         )
 
@@ -191,6 +212,7 @@ class RunReport:
             "skipped": _plain(self.skipped),
             "failed": self.failed,
             "to_send": self.to_send,
+            "trajectories_to_send": self.trajectories_to_send,
             "bytes": self.bytes,
             "interrupted": self.interrupted,
             "orphans": self.orphans,
@@ -199,7 +221,13 @@ class RunReport:
             "stored_bytes": self.stored_bytes,
             "fields_left_out": self.fields_left_out,
             "wandb": self.wandb,
+            "wandb_left": self.wandb_left,
             "unlinked": self.unlinked,
+            "unlinked_calls": self.unlinked_calls,
+            "without_link": [
+                {"attempt": attempt, "calls": count, "reason": self.why_without[attempt]}
+                for attempt, count in sorted(self.without_link.items())
+            ],
             "feedback": self.feedback,
             "moved": [vars(moved) for moved in self.moved],
             "failures": [vars(failure) for failure in self.failures],
@@ -217,7 +245,7 @@ class RunReport:
 class UploadResult:
     """All runs of one upload. `unreadable`: files and folders that could not be read, so that calls may be missing;
     `unopened`: runs that could not be uploaded, and folders that hold none. `interrupted`: it was ended while it read,
-    so that the counts are of what it had read."""
+    so that the counts are of what it had read. `estimate`: what it will come to, of a dry run."""
 
     runs: list[RunReport] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
@@ -225,6 +253,7 @@ class UploadResult:
     dry_run: bool = False
     seconds: float = 0.0
     interrupted: bool = False
+    estimate: Estimate | None = None
 
     def since(self, earlier: UploadResult) -> UploadResult:
         """What this look at all runs and the `earlier` ones did together."""
@@ -274,6 +303,7 @@ class UploadResult:
             "unopened": [vars(unopened) for unopened in self.unopened],
             "seconds": round(self.seconds, 3),
             "interrupted": self.interrupted,
+            "estimate": None if self.estimate is None else self.estimate.as_json(),
             "runs": [run.as_json() for run in self.runs],
         }
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..reader import iter_trajectories
+from ..reader import Filters, iter_trajectories
 from .ledger import Ledger, Place, known_places
 from .settle import SETTLE, HasScore, Settling, has_score
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PlaceStatus", "RunStatus", "run_status"]
 
+EVERYTHING = Filters()
 # Calls that the server is asked for at once.
 _ASKED = 2000
 
@@ -71,6 +72,7 @@ def run_status(
     run: Run,
     folder: Path,
     *,
+    filters: Filters = EVERYTHING,
     settle: float = SETTLE,
     partial: bool = False,
     has_score: HasScore = has_score,
@@ -78,8 +80,8 @@ def run_status(
 ) -> RunStatus:
     """Read the run once, without payloads, and hold it against the ledgers in `folder`.
 
-    `ask`: places whose servers are asked instead of the ledger: each with a function that gives, of some call ids,
-    those that are stored.
+    `filters`: only these trajectories count. `ask`: places whose servers are asked instead of the ledger: each with a
+    function that gives, of some call ids, those that are stored.
     """
     status = RunStatus(run.project_name, run.experiment_name, run.folder)
     settling = Settling(run, settle, has_score=has_score, partial=partial)
@@ -88,6 +90,8 @@ def run_status(
     remembering = [_Remembered(place, Ledger(folder, place), has_score) for place in known]
     sources: list[_Asked | _Remembered] = [*asked, *remembering]
     for trajectory in iter_trajectories(run, payloads=False):
+        if not filters.trajectory(trajectory):
+            continue
         status.trajectories += 1
         status.recorded += len(trajectory.calls)
         reason = settling.waits(trajectory)

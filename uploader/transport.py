@@ -6,6 +6,7 @@ import email.utils
 import random
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -80,14 +81,20 @@ class Http:
         """
         return _parse(self.post(path, orjson.dumps(body)).content)
 
-    def post_batch(self, path: str, items: list[bytes]) -> None:
-        """Send items that are JSON already. An answer of 200 that is not JSON is none of the server's: somebody between
-        here and there made it up.
+    def post_batch(self, path: str, items: Iterable[Sequence[bytes]]) -> None:
+        """Send items that are JSON already, each in pieces. An answer of 200 that is not JSON is none of the server's:
+        somebody between here and there made it up.
 
         Raises:
             Transient, Refusal
         """
-        content = self.post(path, b'{"batch":[' + b",".join(items) + b"]}").content
+        pieces = [b'{"batch":[']
+        for item in items:
+            pieces += item
+            pieces.append(b",")
+        # in place of the last comma
+        pieces[-1] = b"]}"
+        content = self.post(path, b"".join(pieces)).content
         if content:
             _parse(content)
 

@@ -246,7 +246,7 @@ def test_a_report_by_the_name_of_the_node(recorded: Path, tmp_path: Path, monkey
 
 
 def test_what_was_pruned_there_is_not_brought_again(recorded: Path, tmp_path: Path) -> None:
-    """`prune` deleted files at the destination and wrote others anew: they stay so, though they are still here."""
+    """`prune` deleted files at the destination and wrote others anew: they stay as they are there."""
     collect(recorded, tmp_path / "shared")
     shared = tmp_path / "shared" / "exp1"
     removed, rewritten, *_ = sorted(shared.glob("*.jsonl.zst"))

@@ -16,6 +16,7 @@ import pytest
 from verl_trace.cli import main
 from verl_trace.commands import upload_progress
 from verl_trace.demo.server_env import Server, start_server
+from verl_trace.uploader.estimate import keep_rate
 from verl_trace.uploader.result import RunReport, UploadResult
 
 KEY = "0123456789" * 4
@@ -219,6 +220,24 @@ def test_dry_run(run: Run, recording: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert "→ me/other" in out
     assert "to send          2 calls" in out
     assert re.search(r"counted +[\d.]+ k?B by the server, 0.0 % of 1 GB", out)
+
+
+def test_dry_run_against_a_quota_and_a_rate(run: Run, recording: Any, tmp_path: Path) -> None:
+    """`--quota` is what the share is of; time is told as measured, by the dry run itself or by the last upload."""
+    _, first, _ = run("upload", recording.folder, "--dry-run", "--quota", "500")
+    state = tmp_path / "state" / "verl-trace" / "uploads"
+    keep_rate(state, "https://weave.example", RunReport("p", "e", "t", recorded=900, sent=900, bytes=9_000), 450.0)
+    _, then, _ = run("upload", recording.folder, "--dry-run", "--quota", "2GB")
+    refused = run("upload", recording.folder, "--dry-run", "--quota", "plenty")
+
+    assert "to send          2 calls in 1 trajectories" in first
+    assert re.search(r"by the server, \d+\.\d % of 500 B a month", first)
+    assert "at least" in first.splitlines()[-1]
+    assert "0.0 % of 2 GB a month" in then
+    # by bytes it takes longer than by calls, which would be a second
+    assert re.fullmatch(r"time +about [\dm]+[\d.]+ ?s, as fast as the last upload from here: 2 calls/s, 20 B/s to"
+                        r" https://weave.example \(.*Z\)", then.splitlines()[-1])  # fmt: skip
+    assert refused[0] == 2
 
 
 def test_target_options(run: Run, wandb_login: Server, recording: Any, project: str) -> None:

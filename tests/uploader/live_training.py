@@ -1,6 +1,6 @@
 """One process of a training that is followed: rolls out, and tells rewards late.
 
-Arguments: project, number, seed, rollouts.
+Arguments: project, number, seed, rollouts. Half-way it waits for a file `enough` in its folder.
 
 Two processes share each group, so that a group becomes whole when the slower one has told its reward. Each line of the
 log beside the runs, written before a reward is told, is: trace id, group, time.
@@ -56,9 +56,11 @@ def main(project: str, number: int, seed: int, rollouts: int) -> None:
             with rollout_trace_attr(step=rollout // 4, sample_index=sample, rollout_n=number % 2):
                 run([dice.randrange(50_000) for _ in range(300)])
                 untold.append((current_attributes.get(), f"group-{sample}"))
-            time.sleep(dice.uniform(0, 1))
-            if len(untold) > 6:
+            time.sleep(dice.uniform(0, 0.5))
+            if len(untold) > 3:
                 tell()
+            while rollout == rollouts // 2 and not Path("enough").exists():
+                time.sleep(0.1)
         while untold:
             time.sleep(dice.uniform(0, 0.1))
             tell()

@@ -142,7 +142,7 @@ def test_older_server(proxy: Any, client: Client, project: str, stored: Stored, 
 def test_start_without_end_is_completed(proxy: Any, client: Client, project: str, stored: Stored) -> None:
     """A call of which the server has the start only (an older upload was cut off) gets its end."""
     calls = many(project, 2)
-    client._http.post("/call/upsert_batch", b'{"batch":[' + calls[0].start() + b"]}")
+    client._http.post("/call/upsert_batch", b'{"batch":[' + b"".join(calls[0].start()) + b"]}")
 
     known = client.existing([call.id for call in calls])
     client.store(calls, frozenset(known))

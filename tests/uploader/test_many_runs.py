@@ -116,8 +116,13 @@ def test_two_at_once(
     proxy.decide = decide
     folders = {"one": recording.folder, "two": copy}
 
+    errors: list[BaseException] = []
+
     def one(name: str) -> None:
-        results[name] = upload(folders[name], state_dir=tmp_path / name, workers=2)
+        try:
+            results[name] = upload(folders[name], state_dir=tmp_path / name, workers=2)
+        except BaseException as error:
+            errors.append(error)
 
     threads = [threading.Thread(target=one, args=(name,)) for name in folders]
     for thread in threads:
@@ -125,6 +130,7 @@ def test_two_at_once(
     for thread in threads:
         thread.join(120)
 
+    assert errors == []
     assert len(stored(project)) == 200
     for name in folders:
         assert (results[name].failed, results[name].stopped, results[name].runs[0].checked) == (0, "", 200)
