@@ -5,12 +5,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import platform
-import socket
 import sys
 import time
 from collections.abc import Mapping
-from importlib import metadata
 from typing import Any, NamedTuple
 
 from ..schemas.files import writer_id
@@ -45,7 +42,7 @@ class Identity:
     def __init__(self, attempt: str | None = None) -> None:
         now = time.time_ns()
         environ = os.environ
-        self.host, node = socket.gethostname(), node_name(environ)
+        self.host, node = os.uname().nodename, node_name(environ)
         self.pid = os.getpid()
         self.started_at = timestamp(now)
         started = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now // 1_000_000_000))
@@ -84,7 +81,7 @@ class Identity:
 
 def node_name(environ: Mapping[str, str] = os.environ) -> str:
     """What people call this node: Slurm's name of it, else the host's."""
-    return environ.get(NODE_VARIABLE) or socket.gethostname()
+    return environ.get(NODE_VARIABLE) or os.uname().nodename
 
 
 def attempt_of(slurm: Mapping[str, str], ray: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> str:
@@ -128,7 +125,7 @@ def _ray_ids() -> dict[str, str]:
 
 
 def _versions() -> dict[str, str]:
-    out = {"python": platform.python_version()}
+    out = {"python": sys.version.split()[0]}
     for name, package in (("verl_trace", "verl-trace"), ("verl", "verl"), ("vllm", "vllm"), ("ray", "ray")):
         version = _version(package) if name == "verl_trace" or name in sys.modules else ""
         if version:
@@ -138,11 +135,21 @@ def _versions() -> dict[str, str]:
 
 @functools.cache
 def _version(package: str) -> str:
-    """Version of an installed package, "" when unknown; looked up once, since that reads files."""
-    try:
-        return str(metadata.version(package))
-    except Exception:  # noqa: BLE001
-        return ""
+    """Version of an installed package, "" when unknown; looked up once, since that reads folders.
+
+    Told by the name of its folder, `verl_trace-0.1.0.dist-info`: `importlib.metadata` takes longer to load than all of
+    the recorder.
+    """
+    stem = package.replace("-", "_") + "-"
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for name in names:
+            if name.endswith(".dist-info") and name.startswith(stem):
+                return name[len(stem) : -len(".dist-info")]
+    return ""
 
 
 def boot_id() -> str | None:
