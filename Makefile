@@ -16,8 +16,8 @@ demo:  ## record, upload to a local Weave server, read back
 ci:  ## all of it, as CI does
 	.ci/run
 
-bench:  ## what recording costs, in µs per call
-	for program in benchmarks/bench_*.py; do .venv/bin/python $$program || exit 1; done
+bench:  ## the hot path, the loop, memory, disk and start, against peers where they are installed; 15 minutes
+	.venv/bin/python benchmarks/run_all.py
 
 soak:  ## kills, storms and ten million calls, half an hour; SOAK_KILLS=2000, SOAK_STORMS=100 for more
 	.venv/bin/pytest -q -s -m soak tests

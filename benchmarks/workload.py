@@ -209,12 +209,12 @@ def make_agent(decorate: Callable[[Any], Any]) -> Any:
                     await self.generate(request_id=REQUEST, prompt_ids=ids, sampling_params=sampling_params)
                 if turn.parameters is not None:
                     self.results = iter((turn.result,))
-                    await self.execute(REQUEST, turn.parameters)
+                    await self.execute(instance_id=REQUEST, parameters=turn.parameters)
             return trajectory.output()
 
         async def roll_out(self, trajectory: Trajectory) -> Any:
             """All calls of a trajectory; one agent makes one at a time."""
             self.results = iter((trajectory,))
-            return await self.run(SAMPLING, trajectory.messages)
+            return await self.run(sampling_params=SAMPLING, raw_prompt=trajectory.messages)
 
     return Agent()

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import zstandard
-
+from ..schemas.compression import segment_compressor
 from ..schemas.errors import BadTarget
 from ..schemas.files import ATTEMPT_PREFIX, PRUNED_PREFIX, TMP_SUFFIX, WANDB_PREFIX, segment_file_name
 from .contents import side_files
@@ -28,7 +27,6 @@ from .some_lines import SomeLines
 
 __all__ = ["Packed", "pack"]
 
-_LEVEL = 6
 # Files that say something of the run and are packed as they are.
 _NOTES = (ATTEMPT_PREFIX, PRUNED_PREFIX, WANDB_PREFIX)
 
@@ -157,7 +155,7 @@ def _content(segment: Segment, chosen: Chosen | None, packed: Packed) -> bytes:
         with open_file(lines.path) as file:
             return file.readall()
     out = io.BytesIO()
-    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+    compressor = segment_compressor()
     with compressor.stream_writer(out, closefd=False) as stream:
         if chosen is None:
             for _, line in lines:

@@ -8,11 +8,10 @@ from types import TracebackType
 
 import zstandard
 
+from ..schemas.compression import segment_compressor
 from ..schemas.files import TMP_SUFFIX
 
 __all__ = ["SealedFile"]
-
-_LEVEL = 3
 
 
 class SealedFile:
@@ -29,7 +28,7 @@ class SealedFile:
 
     def __enter__(self) -> SealedFile:
         self._file = open(self._tmp, "xb")
-        compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+        compressor = segment_compressor()
         self._stream = compressor.stream_writer(self._file, closefd=False)
         return self
 

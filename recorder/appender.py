@@ -41,6 +41,9 @@ HEALTHY_RATE = 20e6
 # What may wait in memory while the disk is stalled.
 QUEUE_BYTES = 32 << 20
 
+# What a system takes at once is 1,024 (IOV_MAX) or more.
+_MOST_PIECES = 1000
+
 # Not a refusal: another thread is opening a segment, and the disk keeps it waiting.
 OPENING = "opening"
 
@@ -78,35 +81,43 @@ class Appender:
 
     # -- hot path ---------------------------------------------------------------------------------------------------
 
-    def append(self, line: bytes) -> bool:
-        """Append one whole line (with its newline). False when it was counted as lost instead."""
+    def append(self, line: bytes, rest: tuple[bytes, ...] = ()) -> bool:
+        """Append one whole line (with its newline). False when it was counted as lost instead.
+
+        `rest`: where the line is large, its further pieces, which are then copied once only: into the file.
+        """
         if not self._hindered:
             # a signal handler that forks replaces the lock
             lock = self._lock
-            if not lock.acquire(True, STALL_SECONDS):
+            # asked without a time limit first, which takes less
+            if not lock.acquire(False) and not lock.acquire(True, STALL_SECONDS):
                 # another thread is inside a slow write
-                return self._put_aside(line)
+                return self._put_aside(b"".join((line, *rest)))
             try:
                 if not (self._hindered or self._writing):
-                    return self._write(line)
+                    return self._write(line, rest=rest)
             finally:
                 lock.release()
-        return self._append_hindered(line)
+        return self._append_hindered(b"".join((line, *rest)))
 
-    def _write(self, line: bytes, lines: int = 1, calls: int = 1) -> bool:
+    def _write(self, line: bytes, lines: int = 1, calls: int = 1, rest: tuple[bytes, ...] = ()) -> bool:
         """Write to the open segment; the lock is held. Counted before: an exception of a signal handler may follow."""
         segment: Segment = self._segment  # type: ignore[assignment]
         begun = monotonic()
         size = len(line)
+        if rest:
+            size += sum(map(len, rest))
+            if len(rest) >= _MOST_PIECES:
+                line, rest = b"".join((line, *rest)), ()
         self._writing = True
         segment.records += lines
         if calls != lines:
             segment.notes += lines - calls
         self.counters.written += calls
         try:
-            done = os.write(segment.fd, line)
+            done = os.writev(segment.fd, (line, *rest)) if rest else os.write(segment.fd, line)
             if done != size:
-                self._write_rest(segment, line, done)
+                self._write_rest(segment, b"".join((line, *rest)), done)
         except OSError as error:
             segment.records -= lines
             segment.notes -= lines - calls

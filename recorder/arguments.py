@@ -10,6 +10,8 @@ from typing import Any
 __all__ = ["ArgumentBinder"]
 
 _EMPTY = inspect.Parameter.empty
+# A program passes a function's arguments in few ways.
+_MAX_TEMPLATES = 64
 
 
 class ArgumentBinder:
@@ -19,7 +21,9 @@ class ArgumentBinder:
     """
 
     __slots__ = (
+        "_after",
         "_args_name",
+        "_has_names_only",
         "_is_plain",
         "_keyword_only",
         "_keywords",
@@ -27,6 +31,8 @@ class ArgumentBinder:
         "_names",
         "_positional",
         "_positional_only",
+        "_templates",
+        "_whole",
     )
 
     def __init__(self, func: Callable[..., Any]) -> None:
@@ -47,7 +53,14 @@ class ArgumentBinder:
                 self._positional_only += parameter.kind is parameter.POSITIONAL_ONLY
         self._names = tuple(name for name, _ in self._positional)
         self._keywords = frozenset((*self._names[self._positional_only :], *(name for name, _ in self._keyword_only)))
-        self._is_plain = not self._keyword_only and self._args_name is None and self._kwargs_name is None
+        self._has_names_only = self._args_name is None and self._kwargs_name is None
+        self._is_plain = not self._keyword_only and self._has_names_only
+        # the names of inputs by how many arguments are skipped
+        self._after = self._names, self._names[1:]
+        # the same where passing all of them as keywords says all
+        self._whole = self._after if self._is_plain and not self._positional_only else (None, None)
+        # how a call passed its arguments -> its inputs, with defaults where it passed none
+        self._templates: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     @property
     def first_name(self) -> str | None:
@@ -55,18 +68,42 @@ class ArgumentBinder:
         return self._names[0] if self._names and not self._positional_only else None
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any], skip: int = 0) -> dict[str, Any]:
-        """Name -> value in the order of the signature; arguments that do not fit appear as `args` and `kwargs`."""
+        """Name -> value in the order of the signature; arguments that do not fit appear as `args` and `kwargs`.
+
+        It may be `kwargs` itself, which is the caller's to keep.
+        """
+        given = len(args)
+        if kwargs:
+            if given == skip and tuple(kwargs) == self._whole[skip]:
+                return kwargs
+        elif self._is_plain and given == len(self._names):
+            return dict(zip(self._after[skip], args[skip:], strict=True))
+        template = self._templates.get((given, skip, *kwargs))
+        if template is not None:
+            out = template.copy()
+            out.update(zip(self._after[skip], args[skip:], strict=False))
+            out.update(kwargs)
+            return out
+        return self._inputs(args, kwargs, skip)
+
+    def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any], skip: int) -> dict[str, Any]:
+        """The same for a kind of call that was not met before."""
         names = self._names
-        if not kwargs and self._is_plain and len(args) == len(names):
-            return dict(zip(names[skip:], args[skip:], strict=True))
-        out = self._bind(args, kwargs)
-        if out is None:
+        bound = self._bind(args, kwargs)
+        if bound is None:
             return {"args": list(args[skip:]), "kwargs": kwargs}
+        out = bound
         if skip:
             if names:
                 del out[names[0]]
             elif self._args_name is not None:
                 out[self._args_name] = args[skip:]
+        if self._has_names_only and skip <= len(args) and len(self._templates) < _MAX_TEMPLATES:
+            given = {*names[: len(args)], *kwargs}
+            # what is given is put in its place later, what is not has its default for good
+            template = {name: None if name in given else value for name, value in out.items()}
+            key = (len(args), skip, *kwargs)
+            self._templates[key] = template
         return out
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from ..schemas.repeats import prepare as prepare_repeats
 from .counters import warn_once
 from .sealer import Sealer, started
 from .settings import MIN_SEAL_BYTES, Settings
@@ -85,6 +86,7 @@ class Background:
     def _run(self) -> None:
         self._synced = time.monotonic()
         self.sealer.start()
+        prepare_repeats()
         while not self._stopping:
             self._round()
             job = None

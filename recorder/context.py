@@ -10,7 +10,9 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextvars import ContextVar, Token, copy_context
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
+
+from ..schemas.repeats import Repeats
 
 __all__ = [
     "Inside",
@@ -28,11 +30,14 @@ __all__ = [
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class Where(NamedTuple):
-    """Ids of the span that new calls become children of."""
+class Where:
+    """Ids of the span that new calls become children of; the span itself is one."""
 
-    id: str
-    trace_id: str
+    __slots__ = ("id", "trace_id")
+
+    def __init__(self, id: str, trace_id: str) -> None:
+        self.id = id
+        self.trace_id = trace_id
 
 
 class Place:
@@ -51,13 +56,27 @@ class Place:
         self.settled = False
 
 
-class TraceAttributes(NamedTuple):
-    """A trajectory's attributes, encoded once: `head` begins every record, `json` is the `attributes` object."""
+class TraceAttributes:
+    """A trajectory's attributes, encoded once: `head` begins every record, `json` is the `attributes` object.
 
-    head: bytes
-    json: bytes
-    values: dict[str, Any]
-    place: Place | None = None
+    `before_inputs`, `before_output`: what stands around it in the records of calls. `repeats`: what its prompts have in
+    common.
+    """
+
+    __slots__ = ("before_inputs", "before_output", "head", "json", "place", "repeats", "values")
+
+    def __init__(self, head: bytes, json: bytes, values: dict[str, Any], place: Place | None = None) -> None:
+        self.head = head
+        self.json = json
+        self.values = values
+        self.place = place
+        self.repeats = Repeats() if place is not None else None
+        self.before_inputs = b'"attributes":' + json + b',"inputs":'
+        self.before_output = b',"attributes":' + json + b',"output":'
+
+    def within(self, place: Place) -> TraceAttributes:
+        """The same in a place."""
+        return TraceAttributes(self.head, self.json, self.values, place)
 
 
 current_span: ContextVar[Where | None] = ContextVar("verl_trace_span", default=None)

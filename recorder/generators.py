@@ -19,8 +19,7 @@ from ..schemas.interrupts import pass_on
 from ..schemas.values import Payload, encode
 from . import session as sessions
 from . import token2text
-from .context import Inside, TraceAttributes, tracing
-from .session import Session
+from .context import Inside, Where
 from .spans import WITH_TEXT, WITHOUT_TEXT, Op, Span, begin_as, failure, internal, without
 
 __all__ = ["Items", "Stream", "begin_stream", "drive", "first_step"]
@@ -96,17 +95,14 @@ class Stream(Span):
 
     __slots__ = ("_inside", "_is_open", "_items", "_last", "_pid")
 
-    def __init__(self, session: Session, op: Op, trace: TraceAttributes) -> None:
-        super().__init__(session, op, trace)
-        self._is_open = False
-        self._items = Items(session.settings.yield_bytes)
-        self._last: Any = None
-        self._pid = os.getpid()
-
     def opened(self) -> None:
         """The start record is written; nothing runs yet."""
         self._leave()
-        self._inside = Inside(self.where)
+        self._items = Items(self.session.settings.yield_bytes)
+        self._last: Any = None
+        self._pid = os.getpid()
+        # a place of its own: one that is the stream itself would hold it in a circle
+        self._inside = Inside(Where(self.id, self.trace_id))
         self._is_open = True
 
     def enter(self) -> None:
@@ -142,7 +138,7 @@ class Stream(Span):
 
     def __del__(self) -> None:
         # the generator is gone and nothing ran its body to an end: the event loop was no more
-        if self._is_open and sessions.current() is self.session:
+        if getattr(self, "_is_open", False) and sessions.current() is self.session:
             self._close("abandoned", None, None)
 
     def _close(self, how: str, value: Any, error: BaseException | None) -> None:
@@ -158,7 +154,7 @@ class Stream(Span):
             if error is None and self.session.token2text:
                 job = token2text.prepare(self.instance, self.inputs, self._last if value is None else value)[1]
             outcome = failure(error) if error is not None else WITHOUT_TEXT if job is None else WITH_TEXT
-            outcome += b',"generator":{"yielded":%d,"ended":"%s"}' % (self._items.count, how.encode())
+            outcome += ',"generator":{"yielded":%d,"ended":"%s"}' % (self._items.count, how)  # noqa: UP031
             self.end(duration, outcome, self._output(value, job is not None))
             if job is not None:
                 self.decode_later(job)
@@ -183,10 +179,7 @@ class Stream(Span):
 
 def begin_stream(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stream | None:
     """Write the start record of a generator whose first item is asked for; None when nothing is recorded here."""
-    session = sessions.current()
-    if session is None or not tracing.get():
-        return None
-    stream = begin_as(Stream, session, op, args, kwargs)
+    stream = begin_as(Stream, op, args, kwargs)
     if stream is not None:
         stream.opened()
     return stream

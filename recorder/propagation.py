@@ -66,7 +66,7 @@ class TraceContext(NamedTuple):
             return None
         place = Place(Where(self.span_id, self.trace_id) if self.trace_id else None)
         place.attributes = TraceAttributes(self.head, self.json, orjson.loads(self.json))
-        return place.attributes._replace(place=place)
+        return place.attributes.within(place)
 
     def to_text(self) -> str:
         """All of it as ASCII text without spaces, for where only text can travel; `use_context` takes it back."""

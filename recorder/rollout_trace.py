@@ -151,16 +151,20 @@ def rollout_trace_attr(
     try:
         # the place holds a copy that does not hold it: a cycle would wait for the collector
         place.attributes = encode_attributes(values, session.experiment_name)
-        encoded = place.attributes._replace(place=place)
+        encoded = place.attributes.within(place)
     except Exception as error:  # noqa: BLE001
         warn_once("attributes", f"attributes of a trajectory could not be encoded: {type(error).__name__}: {error}")
         encoded = current_attributes.get()
-    with _set(current_attributes, encoded):
-        if session.settings.tree == "trajectory" and current_span.get() is None:
-            with _root(name, place):
+    try:
+        with _set(current_attributes, encoded):
+            if session.settings.tree == "trajectory" and current_span.get() is None:
+                with _root(name, place):
+                    yield
+            else:
                 yield
-        else:
-            yield
+    finally:
+        if encoded is not None and encoded.repeats is not None:
+            encoded.repeats.clear()
 
 
 def _trajectory() -> None:

@@ -10,17 +10,12 @@ import contextlib
 import os
 from pathlib import Path
 
-import zstandard
-
 from ..schemas.files import RAW_SUFFIX, SEALED_SUFFIX, TMP_SUFFIX
 from .segment import close_quietly, write_whole
 
 __all__ = ["compress_file", "seal", "sealed_path", "sync_file", "sync_folder"]
 
 _CHUNK = 1 << 20
-_LEVEL = 3
-# 16 MiB: prompt ids of the turn before are mostly within reach, and the compressor stays small.
-_WINDOW_LOG = 24
 
 
 def sealed_path(raw: Path) -> Path:
@@ -57,13 +52,13 @@ def compress_file(source: Path, target: Path) -> None:
     Raises:
         OSError: reading or writing failed; a part of `target` may be there.
     """
-    parameters = zstandard.ZstdCompressionParameters.from_level(
-        _LEVEL, window_log=_WINDOW_LOG, enable_ldm=True, write_checksum=True, write_content_size=True
-    )
+    # loaded here, by a thread that has time: it takes longer than the rest of the recorder
+    from ..schemas.compression import segment_compressor
+
     src = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
         status = os.fstat(src)
-        compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj(size=status.st_size)
+        compressor = segment_compressor().compressobj(size=status.st_size)
         dst = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
             while chunk := os.read(src, _CHUNK):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..schemas import repeats
 from ..schemas.files import ATTEMPT_PREFIX, run_folder_name
 from ..schemas.redaction import redact_keys
 from . import counters, ids
@@ -170,6 +171,7 @@ def _after_fork() -> None:
     _change = threading.RLock()
     counters.after_fork()
     ids.reseed()
+    repeats.after_fork()
     if _session is not None:
         try:
             _session.fork()

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import linecache
-import time
 from collections.abc import Callable
 from contextvars import Token
+from time import perf_counter_ns, time_ns
 from typing import Any, TypeVar
 
 from ..schemas.interrupts import pass_on
 from ..schemas.objects import exception_message, omitted, tagged_fields
-from ..schemas.values import Payload, encode
+from ..schemas.values import Payload, encode, encode_pieces
 from . import session as sessions
 from . import token2text
 from .arguments import ArgumentBinder
 from .context import TraceAttributes, Where, current_attributes, current_span, tracing
 from .counters import warn_once
-from .ids import new_id, timestamp
+from .ids import new_id, stamp, timestamp
 from .methods import Methods
 from .session import Session
 
@@ -46,12 +46,14 @@ class Op:
     `instance`: what a callable object is asked for (its tokenizer); for methods it is their instance.
     """
 
-    __slots__ = ("binder", "func", "instance", "json", "methods", "name", "skip")
+    __slots__ = ("binder", "core", "func", "instance", "methods", "name", "skip")
 
     def __init__(self, func: Callable[..., Any], name: str, skip: int | None = None, instance: Any = None) -> None:
         self.func = func
         self.name = name
-        self.json = b'"op":' + encode(name) + b',"id":"'
+        # what a record says of the call itself, but for ids and time
+        core = '"op":%s,"id":"%%s","trace_id":"%%s","parent_id":%%s,"started_at":"%%s",'
+        self.core = core % encode(name).decode().replace("%", "%%")
         self.skip = skip
         self.instance = instance
         self.binder = ArgumentBinder(func)
@@ -71,35 +73,32 @@ class Op:
         return 1 if name in kwargs and self.methods.bind(kwargs[name]) else 0
 
 
-class Span:
+class Span(Where):
     """A call in progress."""
 
-    __slots__ = ("begun", "core", "inputs", "instance", "op", "session", "started", "token", "trace", "where")
+    __slots__ = ("begun", "core", "inputs", "instance", "op", "session", "started", "token", "trace")
 
     begun: int
     core: bytes
     inputs: dict[str, Any] | None
     instance: Any
+    op: Op
+    session: Session
     started: int
-    token: Token[Where | None]
-    where: Where
-
-    def __init__(self, session: Session, op: Op, trace: TraceAttributes) -> None:
-        self.session = session
-        self.op = op
-        self.trace = trace
+    token: Token[Where | None] | None
+    trace: TraceAttributes
 
     def finish(self, output: Any) -> None:
         """Write the end record of a call that returned `output`."""
         try:
-            duration = time.perf_counter_ns() - self.begun
+            duration = perf_counter_ns() - self.begun
             session = self.session
             text_job = None
             if session.token2text:
                 output, text_job = token2text.prepare(self.instance, self.inputs, output)
             if session.settings.drop_fields:
                 output = without(output, session.settings.drop_fields)
-            self.end(duration, WITHOUT_TEXT if text_job is None else WITH_TEXT, encode(output, session.side))
+            self.end(duration, WITHOUT_TEXT if text_job is None else WITH_TEXT, encode_pieces(output, session.side))
             if text_job is not None:
                 self.decode_later(text_job)
         except Exception as error:  # noqa: BLE001
@@ -111,7 +110,7 @@ class Span:
     def fail(self, error: BaseException) -> None:
         """Write the end record of a call that raised `error`."""
         try:
-            duration = time.perf_counter_ns() - self.begun
+            duration = perf_counter_ns() - self.begun
             self.end(duration, failure(error), b"null")
         except Exception as trouble:  # noqa: BLE001
             pass_on(trouble)
@@ -119,27 +118,21 @@ class Span:
         finally:
             self._leave()
 
-    def end(self, duration: int, outcome: bytes, payload: bytes) -> None:
+    def end(self, duration: int, outcome: str, payload: bytes | list[bytes]) -> None:
         """Write the end record: `duration` in ns, the head's part from `text` on, the encoded output."""
-        if type(payload) is not bytes:
+        if isinstance(payload, Payload):
             outcome += _blobs(payload)
         # the clock of records has microseconds: what a reader adds up must be exact
         ended = timestamp(self.started // 1000 * 1000 + duration)
-        line = b"".join(
-            (
-                b'{"kind":"end","bytes":%d,' % len(payload),
-                self.trace.head,
-                self.core,
-                (f'"ended_at":"{ended}","duration":{duration / 1e9:.9f}').encode(),
-                outcome,
-                b',"attributes":',
-                self.trace.json,
-                b',"output":',
-                payload,
-                b"}\n",
-            )
-        )
-        self.session.append(line)
+        trace = self.trace
+        told = ('"ended_at":"%s","duration":%.9f%s' % (ended, duration / 1e9, outcome)).encode()  # noqa: UP031
+        if type(payload) is list:
+            size = sum(map(len, payload))
+            line = b"".join((_END_HEADS[size], trace.head, self.core, told, trace.before_output))
+            self.session.append(line, (*payload, b"}\n"))
+        else:
+            heads = (_END_HEADS[len(payload)], trace.head, self.core, told, trace.before_output)
+            self.session.append(b"".join((*heads, payload, b"}\n")))  # type: ignore[arg-type]
 
     def decode_later(self, job: Callable[[], dict[str, str]]) -> None:
         """Have token ids decoded beside the traced code; the end record has announced a text."""
@@ -164,58 +157,84 @@ class Span:
         self.session.append(head + core + b',"output":' + payload + b"}\n")
 
     def _leave(self) -> None:
+        # the context may be kept by tasks that began inside, and must not be kept by them through us
+        token, self.token = self.token, None
         try:  # noqa: SIM105  # a context manager takes as long as all the rest of this
-            current_span.reset(self.token)
+            current_span.reset(token)  # type: ignore[arg-type]
         except ValueError:
             # ended in another context (a coroutine closed by the collector): that one was never ours to restore
             pass
 
 
+class _Heads(dict[int, bytes]):
+    """How a record begins, by the size of its payload; those of small ones are kept, as they come again."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind.encode()
+
+    def __missing__(self, size: int) -> bytes:
+        head = b'{"kind":"%b","bytes":%d,' % (self._kind, size)
+        if size < 4096:
+            self[size] = head
+        return head
+
+
+_START_HEADS = _Heads("start")
+_END_HEADS = _Heads("end")
+
 # The head of an end record from `text` up to what is not known before.
-WITHOUT_TEXT = b',"text":false,"status":"success","exception":null'
-WITH_TEXT = b',"text":true,"status":"success","exception":null'
+WITHOUT_TEXT = ',"text":false,"status":"success","exception":null'
+WITH_TEXT = ',"text":true,"status":"success","exception":null'
 
 
-def failure(error: BaseException) -> bytes:
+def failure(error: BaseException) -> str:
     """The head's part from `text` on for a call that raised."""
-    return b',"text":false,"status":"error","exception":' + encode(_exception_form(error))
+    return ',"text":false,"status":"error","exception":' + encode(_exception_form(error)).decode()
 
 
-def _blobs(payload: bytes) -> bytes:
+def _blobs(payload: Payload) -> str:
     """The head's part that names the contents of the side file that a payload refers to."""
-    digests = payload.digests if isinstance(payload, Payload) else ()
-    return b',"blobs":["' + '","'.join(digests).encode() + b'"]'
+    return ',"blobs":["' + '","'.join(payload.digests) + '"]'
 
 
 _S = TypeVar("_S", bound=Span)
+_new = object.__new__
 
 
 def begin(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span | None:
     """Write the start record and make the call the current span; None when nothing is recorded here."""
+    return begin_as(Span, op, args, kwargs)
+
+
+def begin_as(kind: type[_S], op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _S | None:
+    """The same for another kind of span; None also when it failed, which is counted."""
     session = sessions.current()
-    return None if session is None or not tracing.get() else begin_as(Span, session, op, args, kwargs)
-
-
-def begin_as(kind: type[_S], session: Session, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _S | None:
-    """The same for another kind of span, in a recording that runs; None when that failed, which is counted."""
+    if session is None or not tracing.get():
+        return None
     token: Token[Where | None] | None = None
     try:
+        span = _new(kind)
+        span.session = session
+        span.op = op
         trace = current_attributes.get()
-        span = kind(session, op, no_attributes(session) if trace is None else trace)
-        span.started = started = time.time_ns()
-        span_id = new_id(started)
+        if trace is None:
+            trace = no_attributes(session)
+        span.trace = trace
+        span.started = started = time_ns()
+        span_id, began = stamp(started)
+        span.id = span_id
         parent = current_span.get()
         if parent is None:
-            trace_id, parent_json = span_id, "null"
-            span.where = where = Where(span_id, trace_id)
-            if span.trace.place is not None:
-                span.trace.place.root = where
+            span.trace_id = trace_id = span_id
+            if trace.place is not None:
+                trace.place.root = Where(span_id, span_id)
+            parent_id = "null"
         else:
-            trace_id, parent_json = parent.trace_id, f'"{parent.id}"'
-            span.where = where = Where(span_id, trace_id)
-        span.token = token = current_span.set(where)
-        ids = f'{span_id}","trace_id":"{trace_id}","parent_id":{parent_json},"started_at":"{timestamp(started)}",'
-        span.core = op.json + ids.encode()
+            span.trace_id = trace_id = parent.trace_id
+            parent_id = f'"{parent.id}"'
+        span.token = token = current_span.set(span)
+        core = (op.core % (span_id, trace_id, parent_id, began)).encode()
+        span.core = core
         skip = op.skipped(args, kwargs)
         inputs = op.binder.inputs(args, kwargs, skip)
         if session.token2text:
@@ -225,24 +244,18 @@ def begin_as(kind: type[_S], session: Session, op: Op, args: tuple[Any, ...], kw
             span.inputs = span.instance = None
         if session.settings.drop_fields:
             inputs = without(inputs, session.settings.drop_fields)
-        payload = encode(inputs, session.side)
-        core = span.core if type(payload) is bytes else span.core + _blobs(payload)[1:] + b","
-        session.append(
-            b"".join(
-                (
-                    b'{"kind":"start","bytes":%d,' % len(payload),
-                    span.trace.head,
-                    core,
-                    b'"attributes":',
-                    span.trace.json,
-                    b',"inputs":',
-                    payload,
-                    b"}\n",
-                )
-            )
-        )
+        payload = encode_pieces(inputs, session.side, trace.repeats)
+        if type(payload) is list:
+            size = sum(map(len, payload))
+            line = b"".join((_START_HEADS[size], trace.head, core, trace.before_inputs))
+            session.append(line, (*payload, b"}\n"))
+        else:
+            if isinstance(payload, Payload):
+                core += _blobs(payload)[1:].encode() + b","
+            heads = (_START_HEADS[len(payload)], trace.head, core, trace.before_inputs)
+            session.append(b"".join((*heads, payload, b"}\n")))  # type: ignore[arg-type]
         # taken last, so that the duration is the method's own
-        span.begun = time.perf_counter_ns()
+        span.begun = perf_counter_ns()
         return span
     except Exception as error:  # noqa: BLE001
         if token is not None:
@@ -282,7 +295,7 @@ def record_skip(session: Session, name: str, values: dict[str, Any], reason: str
     try:
         session.counters.skipped += 1
         trace = encode_attributes(values, session.experiment_name)
-        now = time.time_ns()
+        now = time_ns()
         span_id = new_id(now)
         core = (
             f'{span_id}","trace_id":"{span_id}","parent_id":null,"started_at":"{timestamp(now)}","reason":"{reason}",'

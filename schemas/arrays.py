@@ -8,7 +8,6 @@ wait for it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import sys
 from typing import Any
 
@@ -100,6 +99,8 @@ def heavy_form(value: Any, side: SideFile | None, digests: list[str]) -> dict[st
         return form | {"value": tensor.tolist()}
     form["summary"] = _summary(tensor, tensor.reshape(-1)[:_HEAD].tolist())
     # not by numpy, which knows no bfloat16
+    import ctypes
+
     content = ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
     return form | reference(side, digests, content, in_background=True)
 

@@ -42,9 +42,10 @@ from .interrupts import pass_on
 from .media import is_data_url
 from .objects import Budget, plain, simple_form, tagged_fields
 from .redaction import REDACTED, is_redacted, key_patterns
+from .repeats import MIN_ITEMS, Repeats
 from .side import SideFile
 
-__all__ = ["Payload", "encode"]
+__all__ = ["Payload", "encode", "encode_pieces"]
 
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 _dumps = orjson.dumps
@@ -65,6 +66,7 @@ _KEYS_KEPT = 4096
 _WHOLE = frozenset({int, bool, type(None)})
 _SCALARS = frozenset({int, bool, type(None), str})
 _NUMBERS = frozenset({int, bool, type(None), float})
+_REAL = frozenset({int, float})
 _PLAIN = frozenset({int, bool, type(None), str, float})
 _Names = dict[str, bytes]
 
@@ -94,10 +96,26 @@ def encode(value: Any, side: SideFile | None = None) -> bytes:
 
     Never raises but for what has nothing to do with the value: KeyboardInterrupt, and what a signal handler raises.
     """
+    out = encode_pieces(value, side)
+    return b"".join(out) if isinstance(out, list) else out
+
+
+def encode_pieces(value: Any, side: SideFile | None = None, repeats: Repeats | None = None) -> bytes | list[bytes]:
+    """The same; a dict with long lists of numbers is left in pieces, so that their bytes are copied less often.
+
+    `repeats`: what was encoded before in the trajectory.
+    """
     is_dict = type(value) is dict
     try:
-        if is_dict and _is_small(value, key_patterns().plain_names, 0):
-            return _dumps(value)
+        if is_dict:
+            names = key_patterns().plain_names
+            long: list[str] = []
+            if _is_small(value, names, 0, long):
+                if not long:
+                    return _dumps(value)
+                pieces = _with_long_lists(value, names, repeats)
+                if pieces is not None:
+                    return pieces
     except Exception as error:  # noqa: BLE001
         pass_on(error)
     budget = Budget(side)
@@ -110,24 +128,29 @@ def encode(value: Any, side: SideFile | None = None) -> bytes:
     return Payload.of(out, budget.digests) if budget.digests else out
 
 
-def _is_small(value: dict[Any, Any], names: _Names, depth: int) -> bool:
-    """Whether orjson alone writes it as it should be: known keys, finite numbers, no long list, nothing odd."""
+def _is_small(value: dict[Any, Any], names: _Names, depth: int, long: list[str] | None = None) -> bool:
+    """Whether orjson alone writes it as it should be: known keys, finite numbers, no long list, nothing odd.
+
+    With `long`, lists that are long are allowed, and their names are put there.
+    """
     for key, item in value.items():
         if type(key) is not str or (key not in names and not _know(key, names)):
             return False
         kind = type(item)
-        if kind in _WHOLE:
-            continue
         if kind is str:
-            if len(item) > _LONG_TEXT:
+            if len(item) > _LONG_TEXT and is_data_url(item):
                 return False
+        elif kind in _WHOLE:
+            continue
         elif kind is float:
             if item - item != 0.0:
                 return False
         elif kind is list:
             if len(item) > _FEW_ITEMS:
-                return False
-            if not _WHOLE.issuperset(map(type, item)) and not _are_small(item, names, depth):
+                if long is None:
+                    return False
+                long.append(key)
+            elif not _WHOLE.issuperset(map(type, item)) and not _are_small(item, names, depth):
                 return False
         elif kind is not dict or depth >= _LOOK_DEPTH or not _is_small(item, names, depth + 1):
             return False
@@ -142,7 +165,7 @@ def _are_small(items: list[Any] | tuple[Any, ...], names: _Names, depth: int) ->
             if depth >= _LOOK_DEPTH or not _is_small(item, names, depth + 1):
                 return False
         elif kind is str:
-            if len(item) > _LONG_TEXT:
+            if len(item) > _LONG_TEXT and is_data_url(item):
                 return False
         elif kind not in _WHOLE and (kind is not float or item - item != 0.0):
             return False
@@ -157,6 +180,34 @@ def _know(key: str, names: _Names) -> bool:
         names.clear()
     names[key] = _dumps(key) + b":"
     return True
+
+
+def _with_long_lists(value: dict[str, Any], names: _Names, repeats: Repeats | None) -> list[bytes] | None:
+    """The JSON, in pieces, of a dict that is small but for long lists; None unless these hold numbers only."""
+    parts: list[bytes] = []
+    between: dict[str, Any] = {}
+    comma = b"{"
+    for key, item in value.items():
+        if type(item) is not list or len(item) <= _FEW_ITEMS:
+            between[key] = item
+            continue
+        pieces = None
+        if repeats is not None and len(item) >= MIN_ITEMS:
+            pieces = repeats.pieces(key, item, _numbers)
+        if pieces is None:
+            json = _numbers(item)
+            if json is None:
+                return None
+            pieces = [json]
+        if between:
+            parts += (comma, _dumps(between)[1:-1])
+            between.clear()
+            comma = b","
+        # forgotten meanwhile where other threads meet many new ones
+        parts += (comma, names.get(key) or _dumps(key) + b":", *pieces)
+        comma = b","
+    parts.append(b"," + _dumps(between)[1:] if between else b"}")
+    return parts
 
 
 def _encode(value: Any, depth: int, budget: Budget) -> bytes:
@@ -221,8 +272,8 @@ def _fields(value: Any, fields: dict[Any, Any], depth: int, budget: Budget) -> b
 
 
 def _numbers(items: list[Any]) -> bytes | None:
-    """The JSON of a list that begins with an integer and holds nothing but numbers; None for any other list."""
-    if not items or type(items[0]) is not int:
+    """The JSON of a list that begins with a number and holds nothing else; None for any other list."""
+    if not items or type(items[0]) not in _REAL:
         return None
     try:
         out = _dumps(items)

@@ -50,7 +50,7 @@ ALLOWED = {
     "demo": set(FOLDERS),
 }
 # Beside the standard library. An empty set elsewhere means: not restricted here.
-THIRD_PARTY = {"schemas": {"orjson"}, "recorder": {"orjson", "zstandard"}, "reader": {"orjson", "zstandard"}}
+THIRD_PARTY = {folder: {"orjson", "zstandard"} for folder in ("schemas", "recorder", "reader")}
 # Never loaded by `import verl_trace`: they are slow, open connections or patch other libraries.
 HEAVY = ("weave", "wandb", "requests", "rich", "typer", "click", "numpy", "torch", "pydantic", "ray", "verl")
 

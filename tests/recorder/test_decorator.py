@@ -176,10 +176,10 @@ def test_trouble_of_ours_is_not_the_callers(recording: Any, monkeypatch: pytest.
     """When capturing itself breaks, the call goes on; one warning and a count tell of it."""
     from verl_trace.recorder import session, spans
 
-    def broken(value: object, side: object = None) -> bytes:
+    def broken(*_: object) -> bytes:
         raise RuntimeError("our bug")
 
-    monkeypatch.setattr(spans, "encode", broken)
+    monkeypatch.setattr(spans, "encode_pieces", broken)
     assert [Agent().tool(n) for n in range(5)] == [0, 10, 20, 30, 40]
 
     running = session.current()
