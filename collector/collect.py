@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..recorder import seal_dead
+from ..recorder import node_name, seal_dead
 from ..schemas.files import SIDE_SUFFIX, parse_segment_name
-from .items import Item, items_of, run_folders
+from .items import Item, items_of, run_folders, sealed_form
+from .temporary import remove_abandoned, token_of
 from .transfer import Differs, OutOfTime, Pace, digest_of, transfer
 
 __all__ = ["Report", "collect"]
@@ -24,12 +23,12 @@ __all__ = ["Report", "collect"]
 
 @dataclass
 class Report:
-    """What a pass did on this host. Counts of files; bytes that were moved; `left` did not get their turn in time.
+    """What a pass did on this node. Counts of files; bytes that were moved; `left` did not get their turn in time.
 
     `failures`: file and reason. `sealed`: raw files of dead processes that were compressed here first.
     """
 
-    host: str = field(default_factory=socket.gethostname)
+    host: str = field(default_factory=node_name)
     copied: int = 0
     extended: int = 0
     sealed: int = 0
@@ -58,23 +57,30 @@ def collect(source: str | Path, target: str | Path, *, move: bool = False, pace:
     """
     source, target, pace = Path(source), Path(target), pace or Pace()
     report = Report()
-    token = f"{report.host}-{os.getpid()}-{secrets.token_hex(4)}"
+    token = token_of(report.host)
     items: list[Item] = []
     folders = run_folders(source)
     for folder, name in folders:
-        if pace.deadline is None:
-            # with a deadline there is no time for compressing: the raw files go as they are
-            report.sealed += sum(found.outcome == "sealed" for found in seal_dead(folder))
         (target / name).mkdir(parents=True, exist_ok=True)
-        items += items_of(folder, target / name)
-        if move:
-            _remove(folder, target / name, report)
+        try:
+            if pace.deadline is None:
+                # with a deadline there is no time for compressing: the raw files go as they are
+                report.sealed += sum(found.outcome == "sealed" for found in seal_dead(folder))
+            items += items_of(folder, target / name)
+            if move:
+                _remove(folder, target / name, report)
+        except FileNotFoundError:
+            # the run was removed here since it was listed; anything else that has vanished is at the destination
+            if folder.exists():
+                raise
+        remove_abandoned(target / name, report.host)
     for item in sorted(items, key=lambda item: item.urgency):
         _bring(item, pace, token, report)
         if move and item.kind == "whole":
             _remove_one(item, report)
     for folder, name in folders if move and pace.deadline is None else ():
-        _remove_side_files(folder, target / name, report)
+        if folder.exists():
+            _remove_side_files(folder, target / name, report)
     return report
 
 
@@ -87,9 +93,12 @@ def _bring(item: Item, pace: Pace, token: str, report: Report) -> None:
         report.left += 1
         report.left_size += item.left
     except FileNotFoundError:
+        sealed = sealed_form(item)
         if item.source.exists():
             report.failures.append((str(item.source), "its destination has vanished"))
-        # else it was sealed meanwhile: the next pass brings the sealed one
+        elif sealed is not None:
+            # now, since what is there of the process's next segment says that this one is whole
+            _bring(sealed, pace, token, report)
     except (OSError, Differs) as error:
         report.failures.append((str(item.source), getattr(error, "strerror", None) or str(error)))
         report.left += 1
@@ -121,6 +130,9 @@ def _remove_side_files(folder: Path, target: Path, report: Report) -> None:
             if arrived.stat().st_size == path.stat().st_size and digest_of(arrived) == digest_of(path):
                 path.unlink()
                 report.removed += 1
+        except FileNotFoundError:
+            # another pass has removed it
+            continue
         except OSError as error:
             report.failures.append((str(path), error.strerror or str(error)))
 

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..schemas.files import ATTEMPT_PREFIX, SIDE_SUFFIX, TMP_SUFFIX, WANDB_PREFIX, parse_segment_name
+import orjson
 
-__all__ = ["Item", "items_of", "run_folders"]
+from ..schemas.files import (
+    ATTEMPT_PREFIX,
+    PRUNED_PREFIX,
+    SIDE_SUFFIX,
+    TMP_SUFFIX,
+    WANDB_PREFIX,
+    parse_segment_name,
+)
+
+__all__ = ["Item", "items_of", "run_folders", "sealed_form"]
+
+# Files that say something of the run.
+_NOTES = (ATTEMPT_PREFIX, PRUNED_PREFIX, WANDB_PREFIX)
 
 # `whole`: published by rename and never changed; `grows`: appended to, so that its beginning is what it was
 Kind = Literal["whole", "grows"]
@@ -20,7 +33,8 @@ Kind = Literal["whole", "grows"]
 class Item:
     """A file to be brought to `target`. `size` bytes of it are there to be read; `done` of them are at the target.
 
-    `is_lines`: only whole lines count. `twin`: the raw form that lies at the target until this sealed one has arrived.
+    `is_lines`: only whole lines count. `twin`: the raw form that lies at the target until this sealed one has arrived;
+    `sealed`: where the sealed form of this raw one is going to be.
     """
 
     source: Path
@@ -31,6 +45,7 @@ class Item:
     done: int = 0
     is_lines: bool = False
     twin: Path | None = None
+    sealed: Path | None = None
 
     @property
     def left(self) -> int:
@@ -69,7 +84,7 @@ def run_folders(source: Path) -> list[tuple[Path, Path]]:
 
 
 def _concerns(name: str) -> bool:
-    return parse_segment_name(name) is not None or name.startswith((ATTEMPT_PREFIX, WANDB_PREFIX))
+    return parse_segment_name(name) is not None or name.startswith(_NOTES)
 
 
 def items_of(folder: Path, target: Path) -> Iterator[Item]:
@@ -83,10 +98,38 @@ def items_of(folder: Path, target: Path) -> Iterator[Item]:
     segments = _stat_all(folder, [name for name in names if parse_segment_name(name) is not None])
     again = [name for name in os.listdir(folder) if parse_segment_name(name) is not None and name not in segments]
     others = _stat_all(folder, [name for name in names if parse_segment_name(name) is None])
+    deleted = pruned_files(target)
     for name, status in [*segments.items(), *_stat_all(folder, again).items(), *others.items()]:
+        if name in deleted:
+            continue
         item = _item(folder / name, target / name, status)
         if item is not None and not _is_done(item):
             yield item
+
+
+def pruned_files(target: Path) -> set[str]:
+    """Files that were deleted at the target, or written anew with less in them, since a Weave project holds what they
+    held: what is left of them here is not to be brought again."""
+    found: set[str] = set()
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(target):
+            if name.startswith(PRUNED_PREFIX) and not name.endswith(TMP_SUFFIX):
+                with open(target / name, "rb") as file, contextlib.suppress(orjson.JSONDecodeError):
+                    note = orjson.loads(file.readline())
+                    found |= {str(file) for key in ("removed", "rewritten") for file in note.get(key) or ()}
+    # a raw form of what was deleted sealed, and the other way round
+    return found | {name.removesuffix(".zst") for name in found} | {f"{name}.zst" for name in found}
+
+
+def sealed_form(item: Item) -> Item | None:
+    """The sealed form of a raw segment that was sealed since it was listed; None where there is none."""
+    if item.sealed is None:
+        return None
+    source = item.source.with_name(f"{item.source.name}.zst")
+    try:
+        return _item(source, item.sealed, os.stat(source))
+    except FileNotFoundError:
+        return None
 
 
 def _stat_all(folder: Path, names: list[str]) -> dict[str, os.stat_result]:
@@ -108,10 +151,12 @@ def _item(source: Path, target: Path, status: os.stat_result) -> Item | None:
         twin = target.with_name(target.name.removesuffix(".zst"))
         return Item(source, target, "whole", status.st_size, status.st_mtime_ns, twin=twin)
     if segment is not None:
-        if target.with_name(f"{target.name}.zst").exists():
+        sealed = target.with_name(f"{target.name}.zst")
+        if sealed.exists():
             # a pass that was interrupted between the two: the sealed form holds all of it
             return None
-        return Item(source, target, "grows", status.st_size, status.st_mtime_ns, _size(target), is_lines=True)
+        done = _size(target)
+        return Item(source, target, "grows", status.st_size, status.st_mtime_ns, done, is_lines=True, sealed=sealed)
     if source.suffix == SIDE_SUFFIX:
         return Item(source, target, "grows", status.st_size, status.st_mtime_ns, _size(target))
     if _concerns(source.name):

@@ -93,9 +93,7 @@ def _copy(item: Item, pace: Pace, token: str) -> int:
                 _write(target.fileno(), chunk, None)
                 moved += len(chunk)
             os.fsync(target.fileno())
-            # what is read back must come from the disk, not from our own memory, where the file system allows that
-            with contextlib.suppress(OSError):
-                os.posix_fadvise(target.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            _forget_cache(target.fileno())
         if digest_of(tmp) != written.digest():
             raise Differs(f"{item.target}: what arrived is not what was sent; the source was kept")
         os.utime(tmp, ns=(item.modified_ns, item.modified_ns))
@@ -113,27 +111,54 @@ def _copy(item: Item, pace: Pace, token: str) -> int:
 
 def _extend(item: Item, pace: Pace) -> int:
     """Append what is new, up to the last whole line of it."""
-    moved = 0
     with open(item.source, "rb", buffering=0) as source:
         end = _line_end(source.fileno(), item.done, item.size) if item.is_lines else item.size
-        target = os.open(item.target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        # what was there must still be: another pass may have put the sealed form in its place meanwhile
+        create = 0 if item.done else os.O_CREAT
+        target = os.open(item.target, os.O_RDWR | create | os.O_CLOEXEC, 0o666)
         try:
+            if os.fstat(target).st_size < item.done:
+                raise Differs(f"{item.target} has become shorter; the next pass goes on from there")
             at = item.done
-            while at < end:
-                chunk = os.pread(source.fileno(), min(_CHUNK, end - at), at)
-                if not chunk:
-                    break
-                pace.take(len(chunk))
-                _write(target, chunk, at)
-                at += len(chunk)
-                moved += len(chunk)
-            if moved:
-                os.fsync(target)
-            # a reader on another host tells by it whether the writer lives
-            os.utime(target, ns=(item.modified_ns, item.modified_ns))
+            written = hashlib.blake2b()
+            try:
+                while at < end and (chunk := os.pread(source.fileno(), min(_CHUNK, end - at), at)):
+                    pace.take(len(chunk))
+                    _write(target, chunk, at)
+                    written.update(chunk)
+                    at += len(chunk)
+            finally:
+                if at > item.done:
+                    _finish_extending(item, target, at, written.digest())
         finally:
             os.close(target)
-    return moved
+    if item.sealed is not None and item.sealed.exists():
+        # it came while we wrote, and holds all of it
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(item.target)
+    return at - item.done
+
+
+def _finish_extending(item: Item, target: int, end: int, digest: bytes) -> None:
+    """Have what was appended on disk, and as it was sent."""
+    os.fsync(target)
+    _forget_cache(target)
+    arrived, at = hashlib.blake2b(), item.done
+    while at < end and (chunk := os.pread(target, min(_CHUNK, end - at), at)):
+        arrived.update(chunk)
+        at += len(chunk)
+    if arrived.digest() != digest:
+        # the next pass begins again where it was good
+        os.ftruncate(target, item.done)
+        raise Differs(f"{item.target}: what arrived is not what was sent; it was taken back")
+    # a reader on another host tells by it whether the writer lives
+    os.utime(target, ns=(item.modified_ns, item.modified_ns))
+
+
+def _forget_cache(target: int) -> None:
+    # what is read back must come from the disk, not from our own memory, where the file system allows that
+    with contextlib.suppress(OSError):
+        os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _line_end(source: int, begin: int, end: int) -> int:

@@ -1,44 +1,43 @@
-"""What `verl-trace doctor` looks at: one short function per question, each gives one finding.
+"""What `verl-trace doctor` looks at: one short function per question, each gives a finding or several.
 
-Nothing here imports verl, Ray, weave or wandb: the checks are quick, and work where those are broken.
+Nothing here imports verl, Ray, weave or wandb: the checks are quick, and work where those are broken. What has to ask
+Ray (`checks_ray`) or W&B (`checks_upload`) is limited in time; `checks_disk` writes some MiB.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import difflib
 import os
 import platform
-import shutil
-import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
-from typing import Literal, NamedTuple
 
-from ..recorder.settings import disabled, read_settings
+from ..recorder.settings import VARIABLES, disabled, read_settings
 from ..verl_plugin import status
+from .checks_disk import disk_findings
+from .checks_ray import ray_findings
+from .checks_upload import upload_findings
+from .findings import Finding
 
-__all__ = ["CHECKS", "Finding", "State", "run_checks"]
+__all__ = ["run_checks"]
 
-State = Literal["ok", "warn", "fail"]
-UPLOAD_MODULES = ("weave", "wandb", "requests", "rich")
-# Below this much free space a long training is likely to meet the recorder's own limit.
-COMFORTABLE_SPACE = 10 << 30
-GIB = 1 << 30
-
-
-class Finding(NamedTuple):
-    """One line of the report; `remedy` is empty when nothing needs to be done."""
-
-    check: str
-    state: State
-    message: str
-    remedy: str = ""
+_PREFIX = "VERL_TRACE_"
+# How alike a name must be to be taken for a known one with a mistake in it.
+_ALIKE = 0.6
 
 
-def run_checks() -> list[Finding]:
-    """All findings, in the order in which a reader wants them."""
-    return [check() for check in CHECKS]
+def run_checks(*, ray: bool | None = None, upload: bool | None = None) -> Iterator[Finding]:
+    """All findings, in the order in which a reader wants them. `ray`, `upload`: whether these are asked; None: where
+    that is cheap."""
+    yield check_python()
+    yield check_verl()
+    yield check_backends()
+    yield check_disabled()
+    yield check_settings()
+    yield from check_names()
+    yield from disk_findings(read_settings())
+    yield from ray_findings(ray)
+    yield from upload_findings(upload)
 
 
 def check_python() -> Finding:
@@ -84,75 +83,20 @@ def check_settings() -> Finding:
     problems = read_settings().problems
     if problems:
         return Finding("settings", "fail", "; ".join(problems), "correct these variables; README.md lists them")
-    found = sorted(name for name in os.environ if name.startswith("VERL_TRACE_"))
+    found = sorted(VARIABLES & set(os.environ))
     return Finding("settings", "ok", ", ".join(f"{n}={os.environ[n]}" for n in found) or "no VERL_TRACE_ variable set")
 
 
-def check_folder() -> Finding:
-    """Whether a span file can be made where the recorder would make it."""
-    folder = read_settings().folder
-    made = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as file:
-            file.write(b"x")
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        return Finding(
-            "folder",
-            "fail",
-            f"{folder}: {error.strerror or error}",
-            "set VERL_TRACE_DIR to a folder that every worker can write, e.g. on the node's own disk",
-        )
-    finally:
-        _remove_empty(made)
-    return Finding("folder", "ok", f"{folder} can be written")
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in folders:
-        try:
-            folder.rmdir()
-        except OSError:
-            return
-
-
-def check_space() -> Finding:
-    """Whether the disk has room beyond what the recorder leaves to others."""
-    settings = read_settings()
-    # unlike Path.exists, False also where the name is too long or the way there is closed
-    existing = next(path for path in (settings.folder, *settings.folder.parents) if os.path.exists(path))
-    free = shutil.disk_usage(existing).free
-    text = f"{free / GIB:.1f} GiB free at {existing}"
-    remedy = "free some space, or set VERL_TRACE_DIR to another disk"
-    if free <= settings.min_free:
-        return Finding("space", "fail", f"{text}; nothing is recorded below {settings.min_free / GIB:.1f} GiB", remedy)
-    if free < COMFORTABLE_SPACE:
-        return Finding("space", "warn", f"{text}; little for a long training", remedy)
-    return Finding("space", "ok", text)
-
-
-def check_upload() -> Finding:
-    """Whether `verl-trace upload` has what it needs; GPU nodes do without."""
-    missing = [name for name in UPLOAD_MODULES if importlib.util.find_spec(name) is None]
-    if missing:
-        return Finding(
-            "upload",
-            "warn",
-            f"not installed: {', '.join(missing)}; recording and `ls` work without",
-            "where you upload from: pip install 'verl-trace[upload]'",
-        )
-    return Finding("upload", "ok", f"weave {metadata.version('weave')}, wandb {metadata.version('wandb')}")
-
-
-CHECKS: tuple[Callable[[], Finding], ...] = (
-    check_python,
-    check_verl,
-    check_backends,
-    check_disabled,
-    check_settings,
-    check_folder,
-    check_space,
-    check_upload,
-)
+def check_names() -> Iterator[Finding]:
+    """Variables that look like settings and are none: what they were meant to say is not heard."""
+    for name in sorted(os.environ):
+        plain = name.upper().replace("-", "_")
+        if name in VARIABLES or not plain.startswith(("VERL_TRACE", "VERLTRACE")):
+            continue
+        rest = plain.removeprefix("VERL_TRACE").removeprefix("VERLTRACE").strip("_")
+        near = difflib.get_close_matches(rest, [known.removeprefix(_PREFIX) for known in VARIABLES], 1, _ALIKE)
+        if near:
+            text = f"{name} is no setting: did you mean {_PREFIX}{near[0]}?"
+            yield Finding("settings", "fail", text, f"rename it to {_PREFIX}{near[0]}, or unset it")
+        else:
+            yield Finding("settings", "warn", f"{name} is no setting of this version", "README.md lists them")

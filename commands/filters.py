@@ -58,6 +58,17 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         Annotated[str | None, _option("--min-duration", "With a call that took at least 500ms, 10s, 5m.", "TIME")],
         None,
     ),
+    "node": (
+        Annotated[
+            list[str] | None,
+            _option("--node", "With a call recorded on this node; shell patterns are allowed.", "NODE"),
+        ],
+        None,
+    ),
+    "rank": (
+        Annotated[str | None, _option("--rank", "With a call of a process of these ranks, as --step.", "RANKS")],
+        None,
+    ),
     "where": (Annotated[str | None, _option("--where", "E.g. 'reward < 0.5 and step >= 10'.", "EXPR")], None),
 }
 

@@ -14,6 +14,7 @@ from ..reader import Filters, Run, find_runs
 from ..reader.places import archive_at
 from ..reader.runs import UNKNOWN
 from ..schemas.errors import CannotStart, MissingExtra
+from ..schemas.files import parse_segment_name
 from ..schemas.redaction import KeyPatterns
 from ..viewer.text import human_bytes, visible
 from .filters import with_filters
@@ -60,10 +61,12 @@ def prune(
         raise CannotStart("prune deletes nothing but what the server holds", hint="say so: --uploaded")
     if archive_at(run) is not None:
         raise CannotStart(f"{run} is a packed run, of which no part can be deleted", hint="remove the file itself")
+    if parse_segment_name(run) is not None and run.is_file():
+        raise CannotStart(f"{run} is one file of a run, and what belongs to it is beside it", hint="give its folder")
     if not (yes or dry_run or sys.stdin.isatty()):
         raise CannotStart("prune asks before it deletes, and nobody is here to answer", hint="say --yes")
     plans = _plan(find_runs(run), filters, entity, project, seconds(settle), redact)
-    deleting = any(plan.trajectories for plan in plans) and not dry_run
+    deleting = any(plan.anything for plan in plans) and not dry_run
     if not as_json:
         for line in _lines(plans):
             typer.echo(visible(line))
@@ -108,6 +111,8 @@ def _plan(
 
 def _question(plans: list[Pruning]) -> str:
     count = sum(plan.trajectories for plan in plans)
+    if not count:
+        return "Delete what an interrupted prune has left here?"
     return f"Delete {count:,} {_noun(count)} here? The server will have the only copy"
 
 
@@ -120,7 +125,7 @@ def _lines(plans: list[Pruning]) -> Iterator[str]:
         yield f"{plan.run.project_name} · {plan.run.experiment_name} ({plan.run.folder})"
         held = f"{plan.trajectories:,} {_noun(plan.trajectories)}, {plan.calls:,} calls"
         yield f"  to delete  {held}, read back from {plan.page or plan.project_id} and compared"
-        if plan.files is not None and plan.trajectories:
+        if plan.files is not None and plan.anything:
             anew = len(plan.files.rewritten)
             yield f"             {len(plan.files.files):,} files removed, {anew:,} written anew, of {_size(plan)}"
         for reason, count in sorted(plan.kept.items()):

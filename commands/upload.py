@@ -127,8 +127,8 @@ def upload(
     WANDB_ENTITY; so are proxies and certificate authorities: HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE, REQUESTS_CA_BUNDLE.
 
     Exit codes: 0 every call that was asked for has arrived; 1 some failed, must wait, differ, lack a picture or array,
-    or could not be read; 2 it could not start; 5 it had to stop before the end: the server was gone for --max-wait or
-    withdrew access, or a W&B run could not be synced.
+    or could not be read, or a W&B run was not synced; 2 it could not start; 5 it had to stop before the end: the server
+    was gone for --max-wait or withdrew access.
 
     Example: verl-trace upload runs/exp1 --dry-run
     """
@@ -174,7 +174,8 @@ def exit_code(result: UploadResult) -> int:
         return STOPPED
     differing = any(count for run in result.runs for kind, count in run.differing.items() if kind not in HARMLESS)
     lacking = any(run.missing_contents for run in result.runs)
-    left = result.failed or differing or lacking or (result.waiting and not result.dry_run)
+    wandb_left = any(run.wandb_left for run in result.runs)
+    left = result.failed or differing or lacking or ((result.waiting or wandb_left) and not result.dry_run)
     return SOME_LEFT if left or result.unreadable or result.unopened else ALL_SENT
 
 

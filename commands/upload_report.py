@@ -72,6 +72,10 @@ def _run(report: RunReport, plan: Estimate | None) -> Iterator[str]:
     yield f"  recorded {report.recorded:>9,} calls in {report.trajectories:,} trajectories"
     for found in report.wandb:
         yield f"  W&B run  {found['run_id']}: {found['state']} ({found['folder']})"
+        if found.get("reason"):
+            yield f"           {found['reason']}"
+        for words in found.get("output", "").splitlines():
+            yield f"           | {words}"
     if plan is not None:
         trajectories = f"{report.trajectories_to_send:,} trajectories"
         yield f"  to send  {report.to_send:>9,} calls in {trajectories}, {size_words(report.bytes)}"

@@ -35,6 +35,7 @@ def trajectory_facts(trajectory: Trajectory) -> dict[str, Any]:
 
     `turns` and `tokens` are what the model was asked for and what it wrote. Attributes of the trajectory are in it
     under their own names, where these are not taken, and so are its scores (`score_names`): `reward`, `num_turns`, …
+    `node` and `rank`, of the process that made the root call, give way to attributes of these names.
     """
     root = trajectory.root
     first = root if root is not None else (trajectory.calls[0] if trajectory.calls else None)
@@ -54,7 +55,11 @@ def trajectory_facts(trajectory: Trajectory) -> dict[str, Any]:
         "tokens": tokens_of(trajectory),
     }
     known = {**attributes, **facts}
-    return {**known, **flat_scores(trajectory, known)}
+    everything = {**known, **flat_scores(trajectory, known)}
+    for name, value in (("node", first.writer.node), ("rank", first.writer.rank)) if first is not None else ():
+        if value:
+            everything.setdefault(name, value)
+    return everything
 
 
 def status_of(trajectory: Trajectory) -> str:

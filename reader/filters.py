@@ -1,8 +1,8 @@
 """Which trajectories are meant: the same words for every command that reads a run.
 
 A filter is about whole trajectories. What is said of the trajectory (step, sample, rollout, validation, attempt, an
-expression) must hold for it; what is said of calls (op, status, duration) must hold for one of its calls, all of it for
-the same one.
+expression) must hold for it; what is said of calls (op, status, duration, node, rank) must hold for one of its calls,
+all of it for the same one.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def parse_duration(text: str, option: str) -> float:
 
 @dataclass(frozen=True)
 class Filters:
-    """What was asked for; without anything, all. `ops` are shell patterns, `min_duration` is in seconds.
+    """What was asked for; without anything, all. `ops` and `nodes` are shell patterns, `min_duration` is in seconds.
 
     `attempts` are numbers from 1 in the order in which they started, `last`, or beginnings of their ids; `of_run` turns
     them into ids.
@@ -124,6 +124,8 @@ class Filters:
     status: str | None = None
     min_duration: float | None = None
     where: Where | None = None
+    nodes: tuple[str, ...] = ()
+    ranks: Numbers | None = None
 
     def __post_init__(self) -> None:
         if self.status is not None and self.status not in STATUSES:
@@ -142,6 +144,8 @@ class Filters:
         status: str | None = None,
         min_duration: str | float | None = None,
         where: str | None = None,
+        node: str | Sequence[str] | None = None,
+        rank: str | int | None = None,
     ) -> Filters:
         """From what people type: the options of the commands under their names, `Filters.of(step="1:100:10")`.
 
@@ -165,6 +169,8 @@ class Filters:
             status=status,
             min_duration=None if min_duration is None else parse_duration(str(min_duration), "--min-duration"),
             where=None if where is None else Where(where),
+            nodes=several(node),
+            ranks=numbers(rank, "--rank"),
         )
 
     @property
@@ -207,11 +213,16 @@ class Filters:
             return False
         if self.status is not None and call.status != self.status:
             return False
+        if self.nodes and not any(fnmatch.fnmatchcase(call.writer.node, node) for node in self.nodes):
+            return False
+        if self.ranks is not None and call.writer.rank not in self.ranks:
+            return False
         return self.min_duration is None or (call.duration is not None and call.duration >= self.min_duration)
 
     @property
     def _about_calls(self) -> bool:
-        return bool(self.ops) or self.status is not None or self.min_duration is not None
+        said = (self.status, self.min_duration, self.ranks)
+        return bool(self.ops or self.nodes) or any(value is not None for value in said)
 
     @property
     def _about_trajectories(self) -> bool:

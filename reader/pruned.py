@@ -1,14 +1,15 @@
 """Notes that `verl-trace prune` leaves beside a run: what was there, and where it is now.
 
 `pruned-<UTC>-<random>.jsonl`: the first line says what was deleted, when, and which project holds it; each further line
-is a trajectory, with the facts that listings show. Trajectories of a note are stored in that project whole.
+is a trajectory, with the facts that listings show. Trajectories of a note are stored in that project whole. A last line
+says that the deletion has ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -16,8 +17,9 @@ from ..schemas.files import PRUNED_PREFIX
 from .places import folders_in, list_folder, open_file
 from .records import text_of
 
-__all__ = ["pruned_folders", "pruned_ids", "pruned_notes", "pruned_words"]
+__all__ = ["PRUNING_DONE", "Unfinished", "pruned_folders", "pruned_notes", "pruned_words", "unfinished_prunings"]
 
+PRUNING_DONE = b'{"kind":"done"}'
 # A first line lists the files of a run.
 _MAX_LINE = 64 << 20
 
@@ -52,15 +54,26 @@ def pruned_folders(path: Path) -> list[Path]:
         return []
 
 
-def pruned_ids(folder: Path, server: str, project_id: str) -> set[str]:
-    """Trace ids that notes say this project holds: a deletion that was interrupted may have left parts of them."""
-    found: set[str] = set()
+class Unfinished(NamedTuple):
+    """What interrupted deletions were about. `trace_ids`: what the project holds, of which parts may be left;
+    `removed`: names of files that were to go."""
+
+    trace_ids: frozenset[str]
+    removed: frozenset[str]
+
+
+def unfinished_prunings(folder: Path, server: str, project_id: str) -> Unfinished:
+    """What notes without a last line say that this project holds."""
+    ids: set[str] = set()
+    names: set[str] = set()
     for note in pruned_notes(folder):
-        if (note.get("server"), note.get("project_id")) == (server, project_id):
-            lines = _lines(folder / note["note"])
-            next(lines, None)
-            found |= {text_of(line.get("trace_id")) for line in lines}
-    return found - {""}
+        if (note.get("server"), note.get("project_id")) != (server, project_id):
+            continue
+        lines = list(_lines(folder / note["note"]))[1:]
+        if not any(line.get("kind") == "done" for line in lines[-1:]):
+            ids |= {text_of(line.get("trace_id")) for line in lines}
+            names |= set(map(text_of, note["removed"])) if isinstance(note.get("removed"), list) else set()
+    return Unfinished(frozenset(ids - {""}), frozenset(names - {""}))
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -17,8 +17,8 @@ from typing import Any
 import orjson
 
 from ..schemas.errors import BadTarget
-from ..schemas.files import ATTEMPT_PREFIX, REPAIR_REPORT, segment_file_name
-from .places import is_folder, list_folder
+from ..schemas.files import ATTEMPT_PREFIX, PRUNED_PREFIX, REPAIR_REPORT, segment_file_name
+from .places import is_file, is_folder, list_folder, open_file
 from .rebuild import close_record, header_record, lost_record
 from .scan import WHOLE, FileReport, Scan
 from .sealed_file import SealedFile
@@ -125,6 +125,9 @@ def _copy_run(report: RunReport, folder: Path, result: Repair) -> None:
     for name in list_folder(report.run.folder):
         if name.startswith(ATTEMPT_PREFIX):
             (folder / name).touch()
+        if name.startswith(PRUNED_PREFIX) and is_file(report.run.folder / name):
+            with open_file(report.run.folder / name) as note:
+                (folder / name).write_bytes(note.readall())
     writers: dict[str, list[FileReport]] = {}
     for file in report.files:
         if file.read:

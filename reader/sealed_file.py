@@ -17,13 +17,15 @@ __all__ = ["SealedFile"]
 class SealedFile:
     """A context in which lines can be written to `path`; afterwards it is there, whole and synced, or not at all.
 
+    `own`: makes the temporary name one that no other process takes.
+
     Raises:
         OSError: it cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, own: str = "") -> None:
         self._path = path
-        self._tmp = path.with_name(path.name + TMP_SUFFIX)
+        self._tmp = path.with_name(f"{path.name}.{own}{TMP_SUFFIX}" if own else path.name + TMP_SUFFIX)
         self.size = 0
 
     def __enter__(self) -> SealedFile:

@@ -117,8 +117,9 @@ def shares_of(trajectory: Trajectory) -> dict[str, float] | None:
     for call in trajectory.calls:
         kind = kind_of(call)
         if kind in spans and call.duration is not None and call is not root:
-            started = _seconds(call.started_at)
-            spans[kind].append((max(begin, started), min(end, started + call.duration)))
+            # a clock of another node may put it outside of the trajectory: it is moved there, as long as it was
+            started = min(max(begin, _seconds(call.started_at)), max(begin, end - call.duration))
+            spans[kind].append((started, min(end, started + call.duration)))
     model, both = _covered(spans[MODEL]), _covered(spans[MODEL] + spans[TOOL])
     return {"model": model, "tools": both - model, "rest": max(0.0, root.duration - both)}
 

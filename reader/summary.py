@@ -8,13 +8,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from .calls import Call
 from .digest_cache import digests
 from .filters import Filters
 from .runs import Run
 from .segments import Damage
 from .trees import Reading, Trajectory, iter_trajectories
 
-__all__ = ["Summary", "summarise"]
+__all__ = ["ClockDifference", "Summary", "summarise"]
+
+
+@dataclass
+class ClockDifference:
+    """What calls that began before their parents say of two clocks. `seconds`: at least so much."""
+
+    seconds: float = 0.0
+    calls: int = 0
 
 
 @dataclass
@@ -42,6 +51,8 @@ class Summary:
     reward_max: float | None = None
     unscored: int = 0
     unjoined_scores: int = 0
+    # by (node of the call, node of its parent): how its clock is behind the other's at least, and by how many calls
+    clocks: dict[tuple[str, str], ClockDifference] = field(default_factory=dict)
 
     @property
     def reward_mean(self) -> float | None:
@@ -58,6 +69,8 @@ class Summary:
             self.unfinished += call.unfinished
             self.orphans += call.orphan
             self.last = max(self.last, call.ended_at or call.last_seen_at)
+            if call.clock_skew > 0:
+                self._add_skew(call, trajectory)
             if call.started_at:
                 self.first = min(self.first or call.started_at, call.started_at)
         if trajectory.calls:
@@ -65,6 +78,13 @@ class Summary:
             step = trajectory.calls[0].head.get("step")
             if isinstance(step, (int, float, str)):
                 self.steps.add(step)
+
+    def _add_skew(self, call: Call, trajectory: Trajectory) -> None:
+        parent = next((other for other in trajectory.calls if other.id == call.parent_id), None)
+        if parent is not None:
+            found = self.clocks.setdefault((call.writer.node, parent.writer.node), ClockDifference())
+            found.seconds = max(found.seconds, call.clock_skew)
+            found.calls += 1
 
     def _add_reward(self, trajectory: Trajectory) -> None:
         reward = trajectory.reward

@@ -129,6 +129,21 @@ class Writer:
         return text_of(self.header.get("host"))
 
     @property
+    def node(self) -> str:
+        """Slurm's name of the node, else the host's; "" when the header is lost."""
+        return text_of(self._said("slurm", "node_name")) or self.host
+
+    @property
+    def rank(self) -> str | None:
+        """RANK of the launcher, else the number of the task in Slurm's step; None where neither is known."""
+        found = self._said("rank", "RANK") or self._said("slurm", "procid")
+        return found if isinstance(found, str) else None
+
+    def _said(self, group: str, name: str) -> object:
+        about = self.header.get(group)
+        return about.get(name) if isinstance(about, dict) else None
+
+    @property
     def pid(self) -> int | None:
         """Process id on its host."""
         pid = self.header.get("pid")

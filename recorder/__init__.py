@@ -9,25 +9,32 @@ Invariants
 A call's way: `rollout_trace` (decorator) -> `spans` (records) with `arguments`, `context`, `ids`, `token2text` and the
 values of `schemas` -> `appender` (append). What is known beside the calls: `score`; in other processes: `propagation`.
 Beside it: `writer` and `segment` (files), `background` and `sealer` (threads), `sealing`, `leftovers` (of dead
-processes), `limits`, `backlog` (stalled disk), `session` (start, stop), `identity` (header).
+processes), `limits`, `mounts` (what outlives the node), `backlog` (stalled disk), `session` (start, stop), `identity`
+(header).
 """
 
 from .context import with_context
 from .decorator import is_traced
+from .identity import node_name
 from .leftovers import RawSegment, seal_dead
+from .mounts import Mount, ephemeral, mount_of
 from .propagation import TraceContext, current_context, use_context
 from .rollout_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
 from .score import record_score
 from .settings import Settings, disabled, read_settings
 
 __all__ = [
+    "Mount",
     "RawSegment",
     "RolloutTraceConfig",
     "Settings",
     "TraceContext",
     "current_context",
     "disabled",
+    "ephemeral",
     "is_traced",
+    "mount_of",
+    "node_name",
     "read_settings",
     "record_score",
     "rollout_trace_attr",

@@ -14,10 +14,22 @@ from ..schemas.files import writer_id
 from ..schemas.lines import SCHEMA_VERSION
 from .ids import timestamp
 
-__all__ = ["ATTEMPT_VARIABLE", "Identity", "ProcessStat", "attempt_of", "boot_id", "pid_namespace", "process_stat"]
+__all__ = [
+    "ATTEMPT_VARIABLE",
+    "Identity",
+    "ProcessStat",
+    "attempt_of",
+    "boot_id",
+    "node_name",
+    "pid_namespace",
+    "process_stat",
+]
 
 # Handed to child processes by the first process of a start that has neither Ray nor Slurm to name it.
 ATTEMPT_VARIABLE = "VERL_TRACE_ATTEMPT"
+
+# Slurm's name of the node that a step runs on: several may share a host, and a container has a host name of its own.
+NODE_VARIABLE = "SLURMD_NODENAME"
 
 _SLURM = ("JOB_ID", "RESTART_COUNT", "STEP_ID", "PROCID", "NODEID", "ARRAY_TASK_ID", "CLUSTER_NAME")
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
@@ -30,12 +42,14 @@ class Identity:
     def __init__(self, attempt: str | None = None) -> None:
         now = time.time_ns()
         environ = os.environ
-        self.host = os.uname().nodename
+        self.host, node = os.uname().nodename, node_name(environ)
         self.pid = os.getpid()
         self.started_at = timestamp(now)
         started = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now // 1_000_000_000))
-        self.writer = writer_id(started, self.host, self.pid, os.urandom(6).hex())
+        self.writer = writer_id(started, node, self.pid, os.urandom(6).hex())
         self.slurm = {name.lower(): environ[f"SLURM_{name}"] for name in _SLURM if environ.get(f"SLURM_{name}")}
+        if environ.get(NODE_VARIABLE):
+            self.slurm["node_name"] = node
         self.ray = _ray_ids()
         self.rank = {name: environ[name] for name in _RANKS if environ.get(name)}
         self.wandb = {key: environ[name] for name, key in _WANDB.items() if environ.get(name)}
@@ -63,6 +77,11 @@ class Identity:
             "versions": _versions(),
             "wandb": self.wandb,
         }
+
+
+def node_name(environ: Mapping[str, str] = os.environ) -> str:
+    """What people call this node: Slurm's name of it, else the host's."""
+    return environ.get(NODE_VARIABLE) or os.uname().nodename
 
 
 def attempt_of(slurm: Mapping[str, str], ray: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> str:

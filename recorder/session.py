@@ -18,6 +18,7 @@ from .background import EXIT_PATIENCE, Background
 from .counters import Counters, announce, warn_once
 from .identity import Identity
 from .leftovers import iter_raw
+from .mounts import ephemeral, mount_of
 from .settings import Settings, disabled, read_settings
 from .writer import SegmentWriter
 
@@ -47,9 +48,11 @@ class Session:
 
     def open(self) -> None:
         """Put the header on disk, say where, start the background thread."""
-        if self.writer.open():
-            self._announce()
+        first = self.writer.open() and self._announce()
         self.background.start()
+        if first and not self.settings.collected:
+            # on the background thread: finding out reads a table of the kernel's
+            self.background.submit(self._warn_of_the_place)
 
     def _opened(self) -> None:
         """A first segment is open: in a forked child its first record, later after trouble."""
@@ -79,14 +82,21 @@ class Session:
         self.writer.after_fork(self.identity, self.counters)
         self.background.after_fork()
 
-    def _announce(self) -> None:
-        """One line per attempt and folder: the process that creates the marker says it."""
+    def _announce(self) -> bool:
+        """One line per attempt and folder: the process that creates the marker says it. Whether that is this one."""
         marker = self.folder / f"{ATTEMPT_PREFIX}{self.identity.attempt}"
         try:
             os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
         except OSError:
-            return
+            return False
         announce(f"recording to {self.folder}")
+        return True
+
+    def _warn_of_the_place(self) -> None:
+        why = ephemeral(self.folder, mount_of(self.folder))
+        if why:
+            text = "run verl-trace collect beside the training (docs/sunk.md) and set VERL_TRACE_COLLECT to its target"
+            warn_once("ephemeral", f"{self.folder} may not outlive the node: {why}; {text}")
 
 
 _session: Session | None = None

@@ -10,7 +10,34 @@ from pathlib import Path
 
 from ..schemas.redaction import split_patterns
 
-__all__ = ["Settings", "StepRange", "default_folder", "disabled", "read_settings"]
+__all__ = ["VARIABLES", "Settings", "StepRange", "default_folder", "disabled", "read_settings"]
+
+# Every VERL_TRACE_ variable that anything here reads; one that is not among them is mistyped.
+_NAMES = (
+    "DIR",
+    "DISABLED",
+    "DRIVER_DISABLED",
+    "EXTRA",
+    "TREE",
+    "OPS",
+    "OFFLINE",
+    "STEPS",
+    "DROP_FIELDS",
+    "MAX_BYTES",
+    "MIN_FREE",
+    "REDACT",
+    "MEDIA_SYNC",
+    "GPU_TENSORS",
+    "YIELD_BYTES",
+    "SEGMENT_BYTES",
+    "SEAL_AGE",
+    "FSYNC",
+    "ATTEMPT",
+    "COLLECT",
+    "CACHE",
+    "SERVER_PYTHON",
+)  # fmt: skip
+VARIABLES = frozenset(f"VERL_TRACE_{name}" for name in _NAMES)
 
 # A segment this large compresses in a fraction of a second and keeps the number of files low.
 DEFAULT_SEGMENT_BYTES = 64 << 20
@@ -59,6 +86,7 @@ class Settings:
     yield_bytes: int = DEFAULT_YIELD_BYTES  # VERL_TRACE_YIELD_BYTES, what one generator's items may take; 0 = no limit
     media_sync: int = DEFAULT_MEDIA_SYNC  # VERL_TRACE_MEDIA_SYNC, bytes of raw pixels written before a call returns
     redact: tuple[str, ...] = ()  # VERL_TRACE_REDACT, patterns of keys beside Weave's own
+    collected: str = ""  # VERL_TRACE_COLLECT, where a collector brings the files: what is on the node may go with it
     accelerators: bool = False  # VERL_TRACE_GPU_TENSORS, whether to read the content of tensors on an accelerator
     problems: tuple[str, ...] = ()  # variables that could not be read, for one warning
 
@@ -108,6 +136,7 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         media_sync=int(number("VERL_TRACE_MEDIA_SYNC", DEFAULT_MEDIA_SYNC)),
         redact=split_patterns(environ.get("VERL_TRACE_REDACT", "")),
         accelerators=_is_on("VERL_TRACE_GPU_TENSORS", environ),
+        collected=environ.get("VERL_TRACE_COLLECT", "").strip(),
         problems=tuple(problems),
     )
 

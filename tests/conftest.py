@@ -6,13 +6,14 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+import zstandard
 
 from verl_trace.demo.server_env import Server, start_server
 from verl_trace.schemas.files import run_folder_name, segment_file_name, writer_id
@@ -162,6 +163,29 @@ def new_id() -> str:
 def writer(tmp_path: Path) -> type[Writer]:
     """`writer(runs_folder, project, …)` begins a span file."""
     return Writer
+
+
+@pytest.fixture
+def contents() -> Callable[..., dict[str, bytes]]:
+    """`contents(*folders)`: what every span file and side file below them holds, by name, whichever form it has.
+
+    Of a span file its whole lines: the end of a torn one is nobody's record. Where both forms are there, the longer.
+    """
+
+    def read(*folders: Path) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        for path in (path for folder in folders for path in sorted(folder.rglob("*.*"))):
+            if path.name.endswith((".jsonl", ".jsonl.zst")):
+                text = path.read_bytes()
+                if path.name.endswith(".zst"):
+                    text = zstandard.ZstdDecompressor().decompressobj().decompress(text)
+                name, text = path.name.removesuffix(".zst"), text[: text.rfind(b"\n") + 1]
+                found[name] = max(found.get(name, b""), text, key=len)
+            elif path.name.endswith(".blobs"):
+                found[path.name] = path.read_bytes()
+        return found
+
+    return read
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@
     status     what is still to be sent, without asking anybody
     target     where to and as whom, as W&B users have set it up; `network`: by which proxy, trusting whom
     prune      what may be deleted here because the server holds it; `prune_files`: deleting it
+    wandb_links  which W&B run the calls belong to; `wandb_syncing`: that it is there before them
     ops        the objects that calls refer to by their op name
     estimate   what it will come to: calls, bytes, a share of the quota, time at a measured rate
     folders    what lies beside the runs of a folder

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..reader import find_runs
-from ..schemas.errors import CannotStart, NoAnswer, NotARun
+from ..schemas.errors import BadFilter, CannotStart, NoAnswer, NotARun
 from .result import UploadResult
 
 __all__ = ["FOLLOW", "Look", "Seen", "follow"]
@@ -24,6 +24,8 @@ __all__ = ["FOLLOW", "Look", "Seen", "follow"]
 FOLLOW = 30.0
 # A look at a long run takes its time: it may take this part of all time at most.
 _SHARE = 0.2
+# Last looks that may stop half-way, each after an ordinary one that did not: then it is not the server that was away.
+_LAST_LOOKS = 3
 
 Progress = Callable[[UploadResult], None]
 
@@ -59,11 +61,15 @@ def follow(path: Path, look: Look, *, every: float, stop: threading.Event, progr
     before: _Files | None = None
     while not stop.is_set():
         began = time.monotonic()
-        files = _files(path)
-        if following.ended and files == before:
-            return following.last_look()
+        try:
+            files = _files(path)
+        except KeyboardInterrupt:
+            break
+        last = bool(files) and following.ended and files == before
         before = files
-        if files and not following.look():
+        if last and following.last_look():
+            break
+        if files and not last and not following.look():
             break
         try:
             stop.wait(max(every, (time.monotonic() - began) * (1 / _SHARE - 1)))
@@ -83,6 +89,7 @@ class _Following:
 
     def __post_init__(self) -> None:
         self.total = UploadResult()
+        self._last_looks = 0
 
     def look(self, *, final: bool = False) -> bool:
         """Look once; False when there is no use in going on."""
@@ -98,12 +105,20 @@ class _Following:
         except KeyboardInterrupt:
             self.total = replace(so_far, interrupted=True)
             return False
-        except NotARun:
+        except (NotARun, FileNotFoundError):
             # files that have just gone, or hold no record yet
+            self.ended = False
+            return True
+        except BadFilter:
+            if not self.began:
+                raise
+            # a run beside it that does not have that attempt yet
+            self.total, self.ended = so_far, False
             return True
         except CannotStart as error:
             if not self.began:
                 raise
+            self.ended = False
             self._trouble(error)
             return isinstance(error, NoAnswer)
         self.began = True
@@ -113,10 +128,11 @@ class _Following:
         self.progress(self.total)
         return True
 
-    def last_look(self) -> UploadResult:
-        """Once more, and everything is checked."""
-        self.look(final=True)
-        return self.total
+    def last_look(self) -> bool:
+        """Once more, and everything is checked; False when that could not be done, and may be later."""
+        self._last_looks += 1
+        going_on = self.look(final=True)
+        return not going_on or self.ended or self._last_looks == _LAST_LOOKS
 
     def _trouble(self, error: CannotStart) -> None:
         self.total = replace(self.total, runs=[replace(report, stopped=str(error)) for report in self.total.runs])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,17 +53,17 @@ def state_folder(state_dir: str | Path | None = None) -> Path:
 class Ledger:
     """The ledger of one place; used by one thread at a time.
 
-    `options`: in words, what of the options changes the calls that are sent. `trouble`: why progress cannot be kept, ""
-    while it can. Nothing here raises.
+    `options`: in words, what changes the calls that are sent, one thing each. `trouble`: why progress cannot be
+    kept, "" while it can. Nothing here raises.
     """
 
-    def __init__(self, folder: Path, place: Place, options: str = "") -> None:
+    def __init__(self, folder: Path, place: Place, options: Sequence[str] = ()) -> None:
         self.path = folder / (hashlib.sha256(orjson.dumps(list(place))).hexdigest()[:24] + _SUFFIX)
         self.trouble = ""
         self._salt = f"1\0{place.server}\0{place.project_id}\0".encode("utf-8", "surrogatepass")
         self._known: set[bytes] = set()
         self._head = _head(place)
-        self._options = orjson.dumps({"sent_with": options})
+        self._options = [orjson.dumps({"sent_with": words}) for words in options]
         self._sent_with: set[bytes] = set()
         self._file: int | None = None
         named = False
@@ -83,7 +83,7 @@ class Ledger:
     def one_form(self) -> bool:
         """Whether all that is remembered was sent with the same options as now: else the server may hold calls in
         another form than they would be sent in, and is asked."""
-        return self._sent_with <= {self._options}
+        return self._sent_with <= set(self._options)
 
     @property
     def remembers_any(self) -> bool:
@@ -112,8 +112,7 @@ class Ledger:
         if not new or self.trouble:
             return
         lines = [mark.hex().encode() for mark in new]
-        if self._options not in self._sent_with:
-            lines.insert(0, self._options)
+        lines[:0] = [words for words in self._options if words not in self._sent_with]
         if self._unnamed:
             lines.insert(0, self._head)
         try:
@@ -123,7 +122,7 @@ class Ledger:
             self.trouble = f"{self.path}: {error.strerror or error}"
             return
         self._unnamed = False
-        self._sent_with.add(self._options)
+        self._sent_with.update(self._options)
         self._known.update(new)
 
     def forget(self) -> None:

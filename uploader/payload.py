@@ -64,7 +64,8 @@ class Encoded:
     `head` and `tail` are JSON members without braces, `attributes` and `inputs` JSON objects, `output` any JSON.
     `escaped`: strings that got `TEXT_MARK`. `moved`: fields that became files, see `heavy`. `blobs`: digests of what it
     refers to in `contents`, see `media`; `missing`: how many of them were not there. `ended_at`: as in `tail`, to be
-    compared with what a server has. `left_out`: fields that `lessen` left out. `wandb_run`: what it is linked to.
+    compared with what a server has. `left_out`: fields that `lessen` left out. `wandb_run`: what it is linked to;
+    `attempt`: whose it is.
     """
 
     id: str
@@ -82,6 +83,7 @@ class Encoded:
     ended_at: str = ""
     left_out: int = 0
     wandb_run: str | None = None
+    attempt: str = ""
     moved: tuple[Moved, ...] = ()
     blobs: tuple[str, ...] = ()
     contents: SideFiles | None = None
@@ -214,6 +216,7 @@ class _Encoder:
             ended_at=ended_at or "",
             left_out=left_out,
             wandb_run=wandb_run,
+            attempt=call.writer.attempt,
             blobs=tuple(call.blobs),
             contents=call.writer.contents if call.blobs else None,
         )

@@ -11,7 +11,7 @@ from .choose import Choice
 from .ledger import Ledger
 from .lessen import Lessen
 from .payload import Encoded, encode_trajectory
-from .result import NOT_CHOSEN, RunReport
+from .result import NOT_CHOSEN, WAITS_FOR_WANDB, RunReport
 from .settle import Settling
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class Plan:
 
     `op_ref`: recorded op name -> what the call refers to. `believe`: what `ledger` remembers is not sent again. `only`:
     trace ids; all other trajectories were dealt with before and count no more. `redact`: keys of values to leave out.
-    `choice`: what was asked for, all without it; `lessen`: fields to leave out; `links`: W&B runs.
+    `choice`: what was asked for, all without it; `lessen`: fields to leave out; `links`: W&B runs; `held`: attempts
+    whose calls must not be sent before their W&B run is there.
     `rewards`: gets, where it is a list, (id of the root call, reward) of the trajectories that are due. `later`: gets,
     where it is a set, the trace ids of what must be sent, in place of requests; they are not counted, and need no
     payloads.
@@ -90,6 +91,7 @@ class Plan:
     choice: Choice | None = None
     lessen: Lessen | None = None
     links: Mapping[str, str] | None = None
+    held: Mapping[str, str] | None = None
     rewards: list[tuple[str, float]] | None = None
     later: set[str] | None = None
 
@@ -126,6 +128,8 @@ class Plan:
         reason = self._reason(trajectory) if self.only is None else None
         ids = self._ids(trajectory) if reason is None else []
         trace = self._trace(trajectory, ids) if ids else None
+        if trace is not None and self.only is None and self._is_held(trajectory, trace):
+            reason, ids, trace = WAITS_FOR_WANDB, [], None
         if trace is not None and self.later is not None and not trace.remembered:
             self.later.add(trajectory.trace_id)
             return None
@@ -143,6 +147,12 @@ class Plan:
         if self.choice is not None and not self.choice.takes(trajectory):
             return NOT_CHOSEN
         return self.settling.waits(trajectory)
+
+    def _is_held(self, trajectory: Trajectory, trace: Trace) -> bool:
+        """Whether it must not be sent yet, because its W&B run is not there; what is stored is not held."""
+        if not self.held or trace.remembered:
+            return False
+        return any(call.writer.attempt in self.held for call in trajectory.calls)
 
     def _ids(self, trajectory: Trajectory) -> list[str]:
         """Ids of the calls to be sent: all, unless single calls were asked for."""

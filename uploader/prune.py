@@ -17,21 +17,22 @@ import orjson
 from ..reader import iter_trajectories
 from ..reader.facts import trajectory_facts
 from ..reader.filters import Filters
-from ..reader.pruned import pruned_ids
+from ..reader.pruned import unfinished_prunings
 from ..reader.records import trace_id_of
 from ..reader.selection import GroupKey, group_key
 from ..reader.trees import Reading
 from ..schemas.errors import Rejected
+from ..schemas.files import parse_segment_name
 from .check import HARMLESS, compare
 from .client import Client
 from .heavy import Lightener
 from .ops import Ops
 from .payload import Encoded, encode_trajectory
-from .prune_files import FilesPlan, delete, plan_files
+from .prune_files import FilesPlan, delete, plan_files, stamps_of
 from .settle import Settling
 
 if TYPE_CHECKING:
-    from ..reader import Run, Trajectory
+    from ..reader import Run, Segment, Trajectory
     from ..schemas.redaction import KeyPatterns
     from .target import Target
 
@@ -70,8 +71,14 @@ class Pruning:
     kept: Counter[str] = field(default_factory=Counter)
     differing: list[str] = field(default_factory=list)
     lines: list[bytes] = field(default_factory=list)
+    lost_records: int = 0
     files: FilesPlan | None = None
     note: Path | None = None
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is something to delete; be it only what an interrupted deletion has left."""
+        return self.files is not None and bool(self.files.removed or self.files.rewritten)
 
     @property
     def bytes(self) -> int:
@@ -84,7 +91,7 @@ class Pruning:
         Raises:
             BadTarget: the folder, or a file, refuses.
         """
-        if self.files is None or not self.trajectories:
+        if self.files is None or not self.anything:
             return
         head = {
             "server": self.server,
@@ -95,6 +102,7 @@ class Pruning:
             "trajectories": self.trajectories,
             "calls": self.calls,
             "bytes": self.bytes,
+            "lost_records": self.lost_records,
         }
         self.note = delete(self.files, head, self.lines, tell)
 
@@ -149,6 +157,11 @@ class _Group:
 _Batch = list[tuple["Trajectory", list[Encoded]]]
 
 
+def _named(path: Path) -> tuple[str, int] | None:
+    name = parse_segment_name(path)
+    return (name.writer, name.index) if name is not None else None
+
+
 class _Planning:
     def __init__(
         self,
@@ -169,20 +182,39 @@ class _Planning:
         self._tell = tell
         self._groups: dict[GroupKey, _Group] = {}
         self._group_of: dict[str, GroupKey] = {}
-        self._before = pruned_ids(pruning.run.folder, client.url, client.project_id)
+        self._before = unfinished_prunings(pruning.run.folder, client.url, client.project_id)
 
     def run(self) -> Pruning:
         run, pruning = self._pruning.run, self._pruning
         writing = {writer.id for writer in run.writers if self._settling.may_write(writer)}
         reading = Reading()
+        # before it is read: what is added later is not deleted
+        stamps = stamps_of(run)
         for batch in self._batches(run, writing, reading):
             self._confirm(batch)
             self._tell(pruning)
         damaged = {damage.path for damage in reading.damages if damage.kind != "torn"}
-        self._keep_damaged(damaged)
+        named = {_named(path) for path in damaged}
+        for writer in run.writers:
+            for segment in writer.segments:
+                if writer.id in writing:
+                    self._keep_lines_of(segment, WRITING)
+                elif (writer.id, segment.index) in named:
+                    self._keep_lines_of(segment, DAMAGED)
         gone = self._whole_groups()
-        everything = not pruning.kept and not writing and not damaged and bool(gone)
-        pruning.files = plan_files(run, gone, everything=everything)
+        pruning.lost_records = reading.lost_records
+        nothing_else = not (pruning.kept or reading.unknown_kinds or writing or damaged)
+        # scores alone may be left of others
+        gone |= self._before.trace_ids - self._group_of.keys()
+        pruning.files = plan_files(
+            run,
+            gone,
+            stamps,
+            everything=nothing_else and bool(gone or self._before.removed),
+            writing=writing,
+            damaged=damaged,
+            begun=self._before.removed,
+        )
         return pruning
 
     def _batches(
@@ -209,28 +241,33 @@ class _Planning:
             return NOT_CHOSEN
         if any(call.writer.id in writing for call in trajectory.calls):
             return WRITING
+        if trajectory.trace_id in self._before.trace_ids:
+            # the file that its other part was in may be deleted already
+            return None
         return self._settling.waits(trajectory)
 
     def _confirm(self, batch: _Batch) -> None:
         every = [call for _, calls in batch for call in calls]
-        bad: set[str] = set()
+        absent: set[str] = set()
+        otherwise: set[str] = set()
         for at in range(0, len(every), _ASKED_CALLS):
-            bad |= self._differing(every[at : at + _ASKED_CALLS])
+            piece = every[at : at + _ASKED_CALLS]
+            rows = {row["id"]: row for row in self._client.rows([call.id for call in piece])}
+            absent |= {call.id for call in piece} - rows.keys()
+            otherwise |= self._differing([call for call in piece if call.id in rows], rows)
         for trajectory, calls in batch:
-            # parts that an interrupted deletion has left of what was whole when it began
-            if trajectory.trace_id in self._before or not any(call.id in bad for call in calls):
+            # parts that an interrupted deletion has left of what was whole when it began look otherwise
+            bad = absent if trajectory.trace_id in self._before.trace_ids else absent | otherwise
+            if not any(call.id in bad for call in calls):
                 self._take(trajectory)
             else:
                 room = _NAMED - len(self._pruning.differing)
                 self._pruning.differing += [call.id for call in calls if call.id in bad][:room]
                 self._keep(trajectory, OTHERWISE)
 
-    def _differing(self, calls: list[Encoded]) -> set[str]:
-        rows = {row["id"]: row for row in self._client.rows([call.id for call in calls])}
-        bad = {call.id for call in calls if call.id not in rows}
+    def _differing(self, calls: list[Encoded], rows: dict[str, dict[str, Any]]) -> set[str]:
+        bad: set[str] = set()
         for call in calls:
-            if call.id in bad:
-                continue
             try:
                 # in the form in which it was sent
                 sent = self._lightener.ready(call)
@@ -260,17 +297,13 @@ class _Planning:
         group.stays += 1
         self._pruning.kept[reason] += 1
 
-    def _keep_damaged(self, paths: set[Path]) -> None:
-        """A file that is not whole is not touched, nor what lies partly in it."""
-        for writer in self._pruning.run.writers:
-            for segment in writer.segments:
-                if segment.path not in paths:
-                    continue
-                for trace_id in {trace_id_of(line) for _, line in segment.lines()} & self._group_of.keys():
-                    group = self._groups[self._group_of[trace_id]]
-                    if group.lines.pop(trace_id, None) is not None:
-                        group.stays += 1
-                        self._pruning.kept[DAMAGED] += 1
+    def _keep_lines_of(self, segment: Segment, reason: str) -> None:
+        """A file that is not whole, or grows, is not touched, nor what lies partly in it, be it only a score."""
+        for trace_id in {trace_id_of(line) for _, line in segment.lines()} & self._group_of.keys():
+            group = self._groups[self._group_of[trace_id]]
+            if group.lines.pop(trace_id, None) is not None:
+                group.stays += 1
+                self._pruning.kept[reason] += 1
 
     def _whole_groups(self) -> frozenset[str]:
         pruning = self._pruning

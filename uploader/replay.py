@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from .result import STORED_OTHERWISE, WAITS_FOR_SEGMENT, RunReport
 from .sender import Sender, count_call
 from .settle import SETTLE, HasScore, Settling, has_score
 from .target import Target
-from .wandb_links import WandbOptions, links_of
+from .wandb_links import WandbLinks, WandbOptions, links_of
 
 if TYPE_CHECKING:
     from ..reader import Trajectory
@@ -38,6 +38,8 @@ __all__ = ["WORKERS", "Options", "measure", "replay", "settling_of"]
 WORKERS = 4
 # A torn end per killed worker is ordinary; more than this says nothing new.
 DAMAGES_NOTED = 5
+# Calls named in the note; --json has more.
+UNLINKED_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -60,14 +62,16 @@ class Options:
     trusting: bool = False
 
     def between(self) -> Options:
-        """For a look at a run that goes on."""
-        return replace(self, trusting=True, wandb=replace(self.wandb, later=True))
+        """For a look at a run that goes on: what is long, the last one does."""
+        check = "counts" if self.check == "deep" else self.check
+        return replace(self, trusting=True, check=check, wandb=replace(self.wandb, later=True))
 
-    def words(self, links: Mapping[str, str]) -> str:
-        """What changes the calls that are sent: a call that was sent with other options is not the same."""
+    def words(self, attempts: Iterable[str], links: Mapping[str, str]) -> list[str]:
+        """What changes the calls that are sent: a call that was sent with other options is not the same. An attempt
+        that comes later changes nothing of the others' calls."""
         parts = [] if self.lessen is None else [f"drop={sorted(self.lessen.drop)}, max_field={self.lessen.max_field}"]
         parts += [] if self.redact is None else [f"redact={self.redact.words}"]
-        return "; ".join([*parts, *sorted(set(links.values()))])
+        return ["; ".join(parts), *(f"{attempt}: {links.get(attempt, '')}" for attempt in attempts)]
 
 
 def settling_of(run: Run, options: Options) -> Settling:
@@ -77,7 +81,7 @@ def settling_of(run: Run, options: Options) -> Settling:
 
 def measure(run: Run, report: RunReport, settling: Settling, options: Options, tell: Callable[[], None]) -> None:
     """A dry run: everything but the network."""
-    links_of(run, None, options.wandb, report, tell)
+    prepared = links_of(run, None, options.wandb, report, settling, tell)
     if options.wandb.only:
         return
 
@@ -86,7 +90,16 @@ def measure(run: Run, report: RunReport, settling: Settling, options: Options, t
 
     reading = Reading()
     choice = choice_of(run, report, options)
-    plan = Plan(report, report.target, op_ref, settling, redact=options.redact, choice=choice, lessen=options.lessen)
+    plan = Plan(
+        report,
+        report.target,
+        op_ref,
+        settling,
+        redact=options.redact,
+        choice=choice,
+        lessen=options.lessen,
+        held=prepared.held,
+    )
     last = ""
     for batch in plan.batches(iter_trajectories(run, reading)):
         for call in batch.calls:
@@ -122,10 +135,9 @@ def replay(
     run: Run, report: RunReport, target: Target, settling: Settling, options: Options, tell: Callable[[], None]
 ) -> None:
     """Send what the server does not have."""
-    prepared = links_of(run, target, options.wandb, report, tell)
-    report.stopped = prepared.stopped
-    if not (prepared.stopped or options.wandb.only):
-        _Replay(run, report, target, settling, options, prepared.links, tell).run()
+    prepared = links_of(run, target, options.wandb, report, settling, tell)
+    if not options.wandb.only:
+        _Replay(run, report, target, settling, options, prepared, tell).run()
 
 
 class _Replay:
@@ -136,14 +148,14 @@ class _Replay:
         target: Target,
         settling: Settling,
         options: Options,
-        links: Mapping[str, str],
+        prepared: WandbLinks,
         tell: Callable[[], None],
     ) -> None:
         self._run = run
         self._report = report
         self._settling = settling
         self._options = options
-        self._links = links
+        self._wandb = prepared
         self._rewards: list[tuple[str, float]] | None = [] if options.feedback else None
         self._tell = tell
         self._client = Client(target, max_wait=options.max_wait)
@@ -151,7 +163,7 @@ class _Replay:
         self._choice = choice_of(run, report, options)
         place = Place(self._client.url, target.project_id, run.project_name, run.experiment_name)
         self._state = state_folder(options.state_dir)
-        self._ledger = Ledger(self._state, place, options.words(links))
+        self._ledger = Ledger(self._state, place, options.words(run.attempts, prepared.links))
 
     def run(self) -> None:
         """All of it, and once more what only the ledger knew."""
@@ -215,7 +227,8 @@ class _Replay:
             redact=self._options.redact,
             choice=self._choice,
             lessen=self._options.lessen,
-            links=self._links,
+            links=self._wandb.links,
+            held=self._wandb.held,
             rewards=self._rewards if only is None else None,
         )
         with sender.running(self._options.workers):
@@ -274,9 +287,15 @@ def _note(report: RunReport, reading: Reading, settling: Settling) -> None:
             " there; or, if there are none, send what there is with --partial"
         )
     if report.unlinked:
+        runs = ", ".join(sorted({call["wandb_run"] for call in report.unlinked_calls}))
+        some = [f"{call['op']} {call['id']}" for call in report.unlinked_calls[:UNLINKED_NAMED]]
+        more = f", and {report.unlinked - len(some):,} more" if report.unlinked > len(some) else ""
         report.note(
-            f"{report.unlinked:,} calls are stored without a link to their W&B run, and Weave changes no stored call"
+            f"{report.unlinked:,} calls are stored without a link to their W&B run ({runs}), and Weave changes no"
+            f" stored call: {', '.join(some)}{more}"
         )
+    for attempt, count in sorted(report.without_link.items()):
+        report.note(f"W&B: {count:,} calls of attempt {attempt} have no link to a run: {report.why_without[attempt]}")
     if report.skipped[STORED_OTHERWISE]:
         report.note(
             f"{report.skipped[STORED_OTHERWISE]:,} calls are stored with another end or other attributes than they"

@@ -16,6 +16,7 @@ __all__ = [
     "STORED_OTHERWISE",
     "WAITS_FOR_SCORE",
     "WAITS_FOR_SEGMENT",
+    "WAITS_FOR_WANDB",
     "Difference",
     "Failure",
     "MovedField",
@@ -33,6 +34,7 @@ NOT_CHOSEN = "not chosen"
 STILL_OPEN = "still open"
 WAITS_FOR_SCORE = "waiting for the score"
 WAITS_FOR_SEGMENT = "waiting for a missing segment"
+WAITS_FOR_WANDB = "waiting for their W&B run"
 _NEVER_SENT = (ALREADY_STORED, STORED_OTHERWISE, NOT_CHOSEN)
 # Failures kept with their details, per run: enough to find the cause, and bounded when a server dies for good.
 FAILURES_KEPT = 1000
@@ -86,8 +88,11 @@ class RunReport:
 
     All counts but `trajectories` and `bytes` are calls; `interrupted`, `orphans` and `marked_texts` (strings that got
     `TEXT_MARK`) and `missing_contents` (pictures and arrays that no side file holds whole) count within the calls
-    that were sent (dry run: would be). `trajectories_to_send`, `stored_bytes`: of a dry run. `unreadable`: files that
-    the operating system refuses, wholly or in part; what is in them counts nowhere.
+    that were sent (dry run: would be). `unlinked`: stored calls that lack the link to their W&B run, the first
+    `FAILURES_KEPT` of them in `unlinked_calls`; `without_link`: calls that were sent without one, by attempt, for the
+    reason in `why_without`. `wandb_left`: something of a W&B run is still to be synced. `trajectories_to_send`,
+    `stored_bytes`: of a dry run. `unreadable`: files that the operating system refuses, wholly or in part; what is in
+    them counts nowhere.
     """
 
     project_name: str
@@ -111,7 +116,11 @@ class RunReport:
     trajectories_to_send: int = 0
     fields_left_out: int = 0
     wandb: list[dict[str, str]] = field(default_factory=list)
+    wandb_left: bool = False
     unlinked: int = 0
+    unlinked_calls: list[dict[str, str]] = field(default_factory=list)
+    without_link: Counter[str] = field(default_factory=Counter)
+    why_without: dict[str, str] = field(default_factory=dict)
     feedback: int = 0
     notes: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
@@ -135,6 +144,12 @@ class RunReport:
         if len(self.failures) < FAILURES_KEPT:
             self.failures.append(failure)
 
+    def lacks_link(self, call_id: str, op: str, wandb_run: str) -> None:
+        """Count a call that is stored without the link to its W&B run."""
+        self.unlinked += 1
+        if len(self.unlinked_calls) < FAILURES_KEPT:
+            self.unlinked_calls.append({"id": call_id, "op": op, "wandb_run": wandb_run})
+
     def differ(self, difference: Difference) -> None:
         """Note a field that the server holds otherwise."""
         self.differing[difference.kind] += 1
@@ -152,6 +167,8 @@ class RunReport:
             moved=earlier.moved + self.moved,
             lightened=earlier.lightened + self.lightened,
             feedback=earlier.feedback + self.feedback,
+            without_link=earlier.without_link + self.without_link,
+            why_without=earlier.why_without | self.why_without,
             **{name: getattr(earlier, name) + getattr(self, name) for name in added},
         )
 
@@ -204,7 +221,13 @@ class RunReport:
             "stored_bytes": self.stored_bytes,
             "fields_left_out": self.fields_left_out,
             "wandb": self.wandb,
+            "wandb_left": self.wandb_left,
             "unlinked": self.unlinked,
+            "unlinked_calls": self.unlinked_calls,
+            "without_link": [
+                {"attempt": attempt, "calls": count, "reason": self.why_without[attempt]}
+                for attempt, count in sorted(self.without_link.items())
+            ],
             "feedback": self.feedback,
             "moved": [vars(moved) for moved in self.moved],
             "failures": [vars(failure) for failure in self.failures],

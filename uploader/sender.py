@@ -32,6 +32,8 @@ def count_call(report: RunReport, call: Encoded) -> None:
     report.count(size=call.size, interrupted=call.interrupted, orphan=call.orphan, marked_texts=call.escaped)
     report.missing_contents += call.missing
     report.fields_left_out += call.left_out
+    if call.wandb_run is None and call.attempt in report.why_without:
+        report.without_link[call.attempt] += 1
     for field in call.moved:
         report.moved.append(MovedField(call.id, call.op, field.path, field.bytes))
 
@@ -148,7 +150,8 @@ class Sender:
         same = {call.id for call in there if same_in_brief(call, known[call.id])}
         with self._lock:
             for call in there:
-                self._report.unlinked += call.wandb_run is not None and not known[call.id].get("wb_run_id")
+                if call.wandb_run is not None and not known[call.id].get("wb_run_id"):
+                    self._report.lacks_link(call.id, call.op, call.wandb_run)
                 self._report.skipped[ALREADY_STORED if call.id in same else STORED_OTHERWISE] += 1
                 batch.traces[call.trace_id].otherwise |= call.id not in same
                 self._done(batch, call)

@@ -86,6 +86,14 @@ class Settling:
         segments = (name for gaps in self._gaps.values() for name in gaps.names)
         return sorted([*segments, *filter(None, self._missing_side.values())])
 
+    def alive(self, attempt: str) -> bool:
+        """Whether a process of the attempt may still write."""
+        return attempt in self._attempts
+
+    def within(self, quiet: float) -> bool:
+        """Whether so many seconds of silence are too few to say that something is over."""
+        return quiet < self._settle
+
     def waits(self, trajectory: Trajectory) -> str | None:
         """Why the trajectory is not sent yet, one of the reasons in `result`; None when it is settled."""
         calls = trajectory.calls

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from ..schemas.errors import CannotStart, MissingExtra, NoAnswer
 from .transport import Patience, Transient, Unreachable
 
-__all__ = ["Target", "resolve", "split_project"]
+__all__ = ["Target", "authorization_of", "load_weave", "resolve", "split_project"]
 
 
 # Errors of a connection that was made. By name: the GraphQL client may stand on httpx or on its successor.
@@ -86,8 +86,8 @@ def resolve(
         CannotStart: no key, a wrong one, no such entity, no permission, no connection.
     """
     name = split_project(recorded, entity, project)
-    weave = _load_weave()
-    authorization, credential = _authorization(weave)
+    weave = load_weave()
+    authorization, credential = authorization_of(weave)
     api = weave.wandb.Api()
     base_url = weave.env.wandb_base_url()
     about = f"{name.entity or '(default entity)'}/{name.project} with {credential}"
@@ -116,7 +116,7 @@ class _Weave(NamedTuple):
     context: Any
 
 
-def _load_weave() -> _Weave:
+def load_weave() -> _Weave:
     # read by weave at import: no automatic weave.init for an active wandb run, no error reports to its makers
     os.environ["WANDB_DISABLE_WEAVE"] = "1"
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -129,7 +129,7 @@ def _load_weave() -> _Weave:
     return _Weave(env, wandb, context)
 
 
-def _authorization(weave: _Weave) -> tuple[Callable[[], str], str]:
+def authorization_of(weave: _Weave) -> tuple[Callable[[], str], str]:
     """A function that gives the Authorization header (identity tokens are renewed by weave when it is called), and what
     it is made of, in words that may be shown."""
     credentials_of = getattr(weave.context, "get_wandb_auth_context", None)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .client import Outcome
     from .target import Target
 
-__all__ = ["Http", "Patience", "Refusal", "Transient", "Unreachable"]
+__all__ = ["Http", "Patience", "Refusal", "Transient", "Unreachable", "reason_of"]
 
 # Seconds to connect, and without a byte of an answer: a batch of 8 MiB takes a loaded server several seconds to insert.
 TIMEOUT = (10.0, 120.0)
@@ -131,7 +131,7 @@ class Http:
                 self.url + path, timeout=TIMEOUT, allow_redirects=False, verify=self._verify, **content
             )
         except requests.RequestException as error:
-            raise Transient(_reason(error), reached=_reached(error)) from None
+            raise Transient(reason_of(error), reached=_reached(error)) from None
         if answer.status_code < 300:
             return answer
         words = f"HTTP {answer.status_code}: {_words(answer)}"
@@ -200,7 +200,7 @@ def _parse(content: bytes) -> Any:
         raise Transient(f"the answer is not JSON: {content[:80]!r}") from None
 
 
-def _reason(error: requests.RequestException) -> str:
+def reason_of(error: requests.RequestException) -> str:
     """What went wrong with a connection, without the addresses of objects that requests puts there."""
     if isinstance(error, requests.Timeout):
         return "timed out"

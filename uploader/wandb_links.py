@@ -1,7 +1,7 @@
 """Before a run's calls are sent: its W&B runs are found and synced, so that every call can say which run it belongs to.
 
-A stored call never changes, so the link must be right, and the run be there, before the first call is sent. Where it is
-not certain which run it is, calls get no link, and the report says so.
+A stored call never changes, so the link must be right, and the run be there, before the call is sent. Calls of an
+attempt whose run could not be brought there, or of which there are two to choose from, wait; all others are sent.
 """
 
 from __future__ import annotations
@@ -12,25 +12,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..wandb_runs.match import Link, Matches, match_runs, noted_places
-from ..wandb_runs.offline import OfflineRun, find_offline_runs
-from ..wandb_runs.sync import sync
+from ..wandb_runs.match import Link, match_runs, noted_places
+from ..wandb_runs.offline import find_offline_runs
+from .wandb_syncing import Syncing
 
 if TYPE_CHECKING:
     from ..reader import Run
     from .result import RunReport
+    from .settle import Settling
     from .target import Target
-
-__all__ = ["SYNC_PATIENCE", "WandbOptions", "links_of"]
 
 # `wandb sync` may try for ever; a run of days has some hundred MB of metrics.
 SYNC_PATIENCE = 600.0
+
+__all__ = ["SYNC_PATIENCE", "WandbLinks", "WandbOptions", "links_of"]
 
 
 @dataclass(frozen=True)
 class WandbOptions:
     """`folders`: where offline runs may lie, beside the usual places. `run_id`: what the user says it is. `only`: sync,
-    and send no calls. `patience`: seconds for one `wandb sync`. `later`: link, and sync another time."""
+    and send no calls. `patience`: seconds for one `wandb sync`. `later`: make runs known, and sync them another time;
+    `known`: folders of runs for which that has been done."""
 
     enabled: bool = True
     only: bool = False
@@ -38,45 +40,68 @@ class WandbOptions:
     run_id: str | None = None
     patience: float = SYNC_PATIENCE
     later: bool = False
+    known: set[Path] = field(default_factory=set, compare=False)
 
 
 @dataclass
-class _Preparation:
-    """Attempt -> `entity/project/run_id`; `stopped`: why the calls must not be sent now."""
+class WandbLinks:
+    """`links`: attempt -> `entity/project/run_id`. `held`: attempts whose calls must not be sent now, and why."""
 
     links: dict[str, str] = field(default_factory=dict)
-    stopped: str = ""
+    held: dict[str, str] = field(default_factory=dict)
 
 
 def links_of(
-    run: Run, target: Target | None, options: WandbOptions, report: RunReport, tell: Callable[[], None]
-) -> _Preparation:
+    run: Run,
+    target: Target | None,
+    options: WandbOptions,
+    report: RunReport,
+    settling: Settling,
+    tell: Callable[[], None],
+) -> WandbLinks:
     """Find, sync and link the W&B runs of `run`; without a target (a dry run) say what would be done.
 
-    What was found, synced or failed is noted in `report.wandb` and `report.notes`.
+    What was found, synced or failed is noted in `report`: `wandb`, `why_without` and `notes`.
     """
-    preparation = _Preparation()
+    found = WandbLinks()
     if not options.enabled:
-        return preparation
+        return found
     offline = find_offline_runs(_places(run, options.folders))
     matches = match_runs(run, offline, options.run_id)
     if options.only and not matches.folders:
         report.note("W&B: no offline run was found that belongs to it; --wandb-dir says where they lie")
-    for problem in matches.problems:
-        report.note(f"W&B: {problem}")
-    _sync_all(matches, target, options, report, preparation, tell)
-    if target is not None and not preparation.stopped:
-        for attempt, link in matches.links.items():
-            found = _linked(link, target)
-            if found is None:
-                owner = f"{link.entity or target.entity}/{link.project}"
-                report.note(
-                    f"W&B: run {link.run_id} is in {owner}, the calls go to {target.entity}/{target.project}: Weave"
-                    " links no run of another project; --project, or trainer.project_name, brings them together"
-                )
-                continue
-            preparation.links[attempt] = found
-    return preparation
+    found.held |= matches.undecided
+    report.why_without |= matches.unmatched
+    syncing = Syncing(target, options, settling, report, tell)
+    arrived = {
+        run_id: syncing.bring([one for one in matches.folders if one.run_id == run_id], matches.attempts_of(run_id))
+        for run_id in dict.fromkeys(link.run_id for link in matches.links.values())
+    }
+    for attempt, link in matches.links.items():
+        name = _linked(link, target) if target is not None else ""
+        if target is not None and name is None:
+            report.why_without[attempt] = (
+                f"run {link.run_id} is in {link.entity or target.entity}/{link.project}, the calls go to"
+                f" {target.entity}/{target.project}, and Weave links no run of another project; --project, or"
+                " trainer.project_name, brings them together"
+            )
+            continue
+        outcome = arrived[link.run_id]
+        if outcome.empty:
+            report.why_without[attempt] = outcome.empty
+            continue
+        if name:
+            found.links[attempt] = name
+        if outcome.missing:
+            found.held[attempt] = outcome.missing
+    for attempt, why in found.held.items():
+        report.note(
+            f"W&B: the calls of attempt {attempt} wait, since a stored call cannot be linked later: {why}"
+            f"{'' if '--run-id' in why else '; then run the command again'} (--no-wandb sends them without links)"
+        )
+    for attempt, why in report.why_without.items():
+        report.note(f"W&B: attempt {attempt}: {why}")
+    return found
 
 
 def _places(run: Run, given: Sequence[Path]) -> list[Path]:
@@ -90,39 +115,6 @@ def _places(run: Run, given: Sequence[Path]) -> list[Path]:
         if isinstance(noted, dict) and isinstance(noted.get("dir"), str):
             places.append(Path(noted["dir"]))
     return list(dict.fromkeys([*places, *noted_places(run)]))
-
-
-def _sync_all(
-    matches: Matches,
-    target: Target | None,
-    options: WandbOptions,
-    report: RunReport,
-    preparation: _Preparation,
-    tell: Callable[[], None],
-) -> None:
-    for found in matches.folders:
-        told = {"run_id": found.run_id, "folder": str(found.folder), "state": "synced before" if found.synced else ""}
-        report.wandb.append(told)
-        if found.synced:
-            continue
-        if target is None or options.later:
-            told["state"] = "would be synced" if target is None else "to be synced when the run has ended"
-            continue
-        told["state"] = "being synced"
-        tell()
-        done = sync(found, entity=_entity(found, target), patience=options.patience)
-        told["state"] = "synced" if done.done else "failed"
-        if not done.done:
-            told["reason"] = done.reason
-            told["output"] = done.output
-            preparation.stopped = f"W&B run {found.run_id} was not synced: {done.reason}"
-            last = done.output.splitlines()[-1:] or [""]
-            report.note(f"W&B: {found.folder}: {done.reason}; wandb said: {last[0]}")
-            report.note("W&B: no call was sent: it could not be linked later. --no-wandb sends them without links")
-
-
-def _entity(found: OfflineRun, target: Target) -> str:
-    return found.entity or target.entity
 
 
 def _linked(link: Link, target: Target) -> str | None:

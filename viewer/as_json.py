@@ -27,6 +27,8 @@ def call_json(call: Call) -> dict[str, Any]:
         "tokens": count_of(call.raw_output, "token_ids") if call.raw_output else None,
         "exception": call.exception,
         "orphan": call.orphan,
+        "node": call.writer.node,
+        "clock_skew": call.clock_skew,
     }
 
 

@@ -73,6 +73,8 @@ def _call_line(call: Call, indent: str, depth: int, columns: int, unique: int, b
     trouble = "" if call.status == "success" else f"  {_trouble(call)}"
     if call.orphan:
         trouble += "  parent not recorded"
+    if call.clock_skew > 0:
+        trouble += f"  clock {human_seconds(call.clock_skew)} behind its parent's"
     room = columns - cell_width(end) - 2
     name = cut_to_width(name, max(20, room))
     gap = " " * max(2, columns - cell_width(name) - cell_width(end))

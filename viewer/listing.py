@@ -7,7 +7,7 @@ from typing import Any
 
 from ..reader import Run, Summary
 from ..reader.pruned import pruned_notes, pruned_words
-from .text import cell_width, human_bytes, plain_table, visible
+from .text import cell_width, human_bytes, human_seconds, plain_table, visible
 
 __all__ = ["listing", "run_facts"]
 
@@ -48,6 +48,11 @@ def run_facts(run: Run, summary: Summary) -> dict[str, Any]:
         "damages": [
             {"file": d.path.name, "offset": d.offset, "length": d.length, "kind": d.kind, "reason": d.reason}
             for d in summary.damages
+        ],
+        "nodes": sorted({writer.node for writer in run.writers} - {""}),
+        "clock_differences": [
+            {"node": node, "behind": parent, "seconds": found.seconds, "calls": found.calls}
+            for (node, parent), found in sorted(summary.clocks.items())
         ],
         "bytes": run.stored_bytes,
         "content_bytes": run.content_bytes,
@@ -127,6 +132,7 @@ def _notes(fact: dict[str, Any], whole_run: bool) -> list[str]:
         "duplicates": "records that were there twice and count once",
     }
     notes += [f"{name}: {fact[key]} {words}" for key, words in counts.items() if fact[key]]
+    notes += [_clock_note(name, found) for found in fact["clock_differences"]]
     notes += [f"{name}: {n} records of the unknown kind {visible(kind)!r}" for kind, n in fact["unknown_kinds"].items()]
     for damage in fact["damages"][:_DAMAGES_TOLD]:
         where = f"{visible(damage['file'])} at byte {damage['offset']}, {damage['length']} bytes"
@@ -135,3 +141,14 @@ def _notes(fact: dict[str, Any], whole_run: bool) -> list[str]:
     if len(fact["damages"]) > _DAMAGES_TOLD:
         notes.append(f"{name}: {len(fact['damages']) - _DAMAGES_TOLD} more damaged places; --json lists them all")
     return notes
+
+
+def _clock_note(name: str, found: dict[str, Any]) -> str:
+    node, behind = visible(found["node"] or "?"), visible(found["behind"] or "?")
+    seconds = human_seconds(found["seconds"])
+    told = (
+        f"the clock of {node} was set back by"
+        if node == behind
+        else f"the clock of {node} is behind that of {behind} by"
+    )
+    return f"{name}: {told} at least {seconds} ({found['calls']} calls began before their parents)"

@@ -38,6 +38,7 @@ TABLES: dict[str, dict[str, str]] = {
     "trajectories": {
         **_PLACE,
         "project": "VARCHAR",
+        "node": "VARCHAR",
         "op": "VARCHAR",
         "status": "VARCHAR",
         "started_at": "TIMESTAMP",
@@ -54,6 +55,7 @@ TABLES: dict[str, dict[str, str]] = {
         **_PLACE,
         "id": "VARCHAR",
         "parent_id": "VARCHAR",
+        "node": "VARCHAR",
         "op": "VARCHAR",
         "kind": "VARCHAR",
         "status": "VARCHAR",
@@ -102,6 +104,7 @@ def trajectory_row(run: str, project: str, trajectory: Trajectory) -> Row:
     return {
         **_place(run, facts),
         "project": project,
+        "node": trajectory.calls[0].writer.node if trajectory.calls else None,
         **{name: facts[name] for name in ("op", "status", "duration", "turns", "tokens", "calls", "errors")},
         "started_at": _time(facts["started_at"]),
         "reward": number_of(facts.get("reward")),
@@ -119,6 +122,7 @@ def call_rows(run: str, trajectory: Trajectory, *, payloads: bool) -> Iterator[R
             **place,
             "id": call.id,
             "parent_id": call.parent_id,
+            "node": call.writer.node,
             "op": call.op,
             "kind": kind_of(call),
             "status": call.status,

@@ -43,16 +43,23 @@ class Link:
 
 @dataclass
 class Matches:
-    """Attempt -> its W&B run; `problems`: attempts without one, or with more than one, one sentence each."""
+    """Attempt -> its W&B run. `undecided`: attempts for which there are several, `unmatched`: those for which there is
+    none although there are offline runs; with the reason, in words.
+    """
 
     links: dict[str, Link] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    undecided: dict[str, str] = field(default_factory=dict)
+    unmatched: dict[str, str] = field(default_factory=dict)
 
     @property
     def folders(self) -> list[OfflineRun]:
         """All offline folders that belong to the run, by time."""
         found = {run.folder: run for link in self.links.values() for run in link.folders}
         return sorted(found.values(), key=lambda run: run.started_at)
+
+    def attempts_of(self, run_id: str) -> list[str]:
+        """The attempts that a W&B run belongs to."""
+        return [attempt for attempt, link in self.links.items() if link.run_id == run_id]
 
 
 def match_runs(run: Run, offline: Sequence[OfflineRun], run_id: str | None = None) -> Matches:
@@ -70,23 +77,21 @@ def match_runs(run: Run, offline: Sequence[OfflineRun], run_id: str | None = Non
             matches.links[attempt] = _link(found, note["source"], note, offline)
             continue
         if len(own) > 1:
-            _several(matches, attempt, sorted(own))
+            matches.undecided[attempt] = _several(sorted(own))
             continue
         candidates = _by_time(run, attempt, starts, offline)
         ids = sorted({candidate.run_id for candidate in candidates})
         if len(ids) == 1:
             matches.links[attempt] = _link(ids[0], "its name and time", vars(candidates[0]), offline)
         elif ids:
-            _several(matches, attempt, ids)
+            matches.undecided[attempt] = _several(ids)
         elif offline:
-            matches.problems.append(f"attempt {attempt}: none of the {len(offline)} offline W&B runs fits")
+            matches.unmatched[attempt] = f"none of the {len(offline)} offline W&B runs fits"
     return matches
 
 
-def _several(matches: Matches, attempt: str, ids: Sequence[str]) -> None:
-    matches.problems.append(
-        f"attempt {attempt}: more than one W&B run fits ({', '.join(ids)}); its calls get no link: say --run-id"
-    )
+def _several(ids: Sequence[str]) -> str:
+    return f"more than one W&B run fits: {', '.join(ids)}; --run-id says which"
 
 
 def _link(run_id: str, source: str, known: Mapping[str, Any], offline: Sequence[OfflineRun]) -> Link:

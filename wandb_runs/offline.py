@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -21,6 +22,8 @@ __all__ = ["OfflineRun", "find_offline_runs", "read_offline_run"]
 
 _FOLDER = re.compile(r"(?P<mode>offline-run|run)-(?P<time>\d{8}_\d{6})-(?P<id>[^/\\#?%:]+)\Z")
 _SYNCED = ".synced"
+# Copying a folder may give log and marker new times, in any order.
+_SAME_TIME = 60.0
 # The run's own record is among the first; a log may have gigabytes of metrics behind it.
 _LOOKED_AT = 4 << 20
 
@@ -48,13 +51,29 @@ class OfflineRun:
         return self.folder / f"run-{self.run_id}.wandb"
 
     @property
+    def marker(self) -> Path:
+        """What `wandb sync` writes once it has sent the run."""
+        return self.log.with_name(self.log.name + _SYNCED)
+
+    @property
     def synced(self) -> bool:
-        """Whether `wandb sync` has marked it as done, and nothing was added since."""
-        marker = self.log.with_name(self.log.name + _SYNCED)
+        """Whether it is marked as sent. It must not be sent again then: wandb would append all its rows once more."""
+        return self.marker.exists()
+
+    @property
+    def grown(self) -> bool:
+        """Whether something was added, as it seems, since it was marked as sent."""
         try:
-            return os.stat(marker).st_mtime_ns >= os.stat(self.log).st_mtime_ns
+            return os.stat(self.log).st_mtime - os.stat(self.marker).st_mtime > _SAME_TIME
         except OSError:
-            return marker.exists() and not self.log.exists()
+            return False
+
+    def quiet(self) -> float:
+        """Seconds since something was added to the log; wandb adds something every 15 s as long as it lives."""
+        try:
+            return time.time() - os.stat(self.log).st_mtime
+        except OSError:
+            return float("inf")
 
 
 def find_offline_runs(places: Iterable[Path]) -> list[OfflineRun]:

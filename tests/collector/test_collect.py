@@ -288,3 +288,15 @@ def test_sidecar_until_sigterm(tmp_path: Path) -> None:
     assert len(reports) > 1
     assert ended(shared) == ended(node)
     assert {report["host"] for report in reports} == {os.uname().nodename}
+
+
+def test_notes_come_along(writer: Any, tmp_path: Path) -> None:
+    """What was announced, which W&B run it was, what was pruned: and again when a note has grown."""
+    recording = writer(tmp_path / "node", "proj")
+    recording.close()
+    names = (".attempt-5c1d0a77be02", ".wandb-5c1d0a77be02-x.json", "pruned-20260101T000000-00000000.jsonl")
+    for size in (1, 2):
+        for name in names:
+            (recording.folder / name).write_bytes(b"\n" * size)
+        collect(tmp_path / "node", tmp_path / "shared")
+        assert [(tmp_path / "shared" / "exp1" / name).stat().st_size for name in names] == [size] * 3

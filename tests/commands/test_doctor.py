@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 
-from verl_trace.commands import checks
+from verl_trace.commands import checks_upload
 
 SCRIPT = Path(sys.executable).with_name("verl-trace")
 
 
-def doctor(folder: Path, **variables: str) -> tuple[int, dict[str, dict[str, str]]]:
+def doctor(folder: Path, *options: str, **variables: str) -> tuple[int, dict[str, dict[str, str]]]:
     """Exit code and findings, by check, of a doctor that would record below `folder`."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("VERL_")}
+    clean = {n: v for n, v in os.environ.items() if not n.startswith(("VERL_", "WANDB_", "WF_", "SLURM", "RAY_"))}
     environment = clean | {"VERL_TRACE_DIR": str(folder)} | variables
-    done = subprocess.run(
-        [SCRIPT, "doctor", "--json"], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    words = [SCRIPT, "doctor", "--json", *(options or ["--no-upload"])]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
     report: dict[str, Any] = json.loads(done.stdout)
     return done.returncode, {finding["check"]: finding for finding in report["checks"]}
 
@@ -90,8 +89,8 @@ def test_full_disk_is_a_failure(tmp_path: Path) -> None:
 
 def test_missing_extra_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU node without weave is healthy; the finding says what to install where one uploads."""
-    monkeypatch.setattr(checks, "UPLOAD_MODULES", ("weave", "surely_not_installed"))
-    finding = checks.check_upload()
+    monkeypatch.setattr(checks_upload, "UPLOAD_MODULES", ("weave", "surely_not_installed"))
+    finding = checks_upload.check_extra()
 
     assert finding.state == "warn"
     assert "surely_not_installed" in finding.message
@@ -101,7 +100,9 @@ def test_missing_extra_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_failure_has_a_remedy(tmp_path: Path) -> None:
     """Whatever is wrong, the line below says what to do; without --json too."""
     environment = os.environ | {"VERL_TRACE_DIR": str(tmp_path), "VERL_TRACE_DISABLED": "1", "VERL_TRACE_FSYNC": "x"}
-    done = subprocess.run([SCRIPT, "doctor"], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [SCRIPT, "doctor", "--no-upload"], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     lines = done.stdout.splitlines()
     failures = [number for number, line in enumerate(lines) if line.startswith("fail")]
 

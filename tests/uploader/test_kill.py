@@ -22,7 +22,7 @@ NURSERY = """
 import os, sys, traceback
 import gql.transport.exceptions, gql.transport.httpx, httpx
 from verl_trace.uploader import pipeline, plan, target
-target._load_weave()
+target.load_weave()
 # many requests, so that there are many moments between them
 plan.MAX_CALLS = 20
 for line in iter(sys.stdin.readline, ""):

@@ -261,3 +261,15 @@ def test_many_files_with_few_handles(
 
     assert (result.sent, result.failed, result.unreadable) == (2000, 0, [])
     assert len(stored(project)) == 2000
+
+
+def test_an_attempt_that_comes_later(writer: Any, tmp_path: Path) -> None:
+    """Its W&B run is another, which says nothing of the calls of the first; another run of the first one does."""
+    recording = writer(tmp_path / "runs", "proj")
+    recording.call("A.run")
+    ledger = Ledger(tmp_path, PLACE, ["", "first: team/proj/a"])
+    ledger.add(ledger.mark(trajectory) for trajectory in trajectories(recording.folder))
+
+    assert Ledger(tmp_path, PLACE, ["", "first: team/proj/a", "second: team/proj/b"]).one_form
+    assert not Ledger(tmp_path, PLACE, ["", "first: team/proj/b"]).one_form
+    assert not Ledger(tmp_path, PLACE, ["drop=['x']", "first: team/proj/a"]).one_form

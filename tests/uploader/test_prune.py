@@ -66,8 +66,9 @@ def test_all_of_it(
 
     assert (plan.trajectories, plan.calls, dict(plan.kept)) == (12, 24, {})
     (note,) = recording.folder.iterdir()
-    head, *lines = [orjson.loads(line) for line in note.read_bytes().splitlines()]
+    head, *lines, done = [orjson.loads(line) for line in note.read_bytes().splitlines()]
     assert (head["kind"], head["trajectories"], head["project_id"]) == ("pruned", 12, f"demo/{project}")
+    assert done == {"kind": "done"}
     assert {line["trace_id"] for line in lines} == set(traces.values())
     assert {"step", "sample_index", "rollout_n", "status", "calls"} <= lines[0].keys()
     assert len(stored(project)) == 24
@@ -161,10 +162,10 @@ def test_interrupted_and_done_again(
     real = prune_files._rewrite
     done: list[None] = []
 
-    def once(*args: Any) -> None:
+    def once(*args: Any, **options: Any) -> None:
         if done:
             raise OSError(5, "Input/output error")
-        real(*args)
+        real(*args, **options)
         done.append(None)
 
     with monkeypatch.context() as patch:

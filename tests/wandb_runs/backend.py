@@ -1,7 +1,9 @@
 """A W&B back end that takes what `wandb sync` sends: GraphQL, the stream of a run's lines, files. It is permissive: it
 shows the client's way, not that W&B accepts the data.
 
-Every request needs the key; `mode` makes it refuse: "ok", "unauthorized", "forbidden", "graphql-error".
+As W&B does it appends the rows of a run that it has already behind those that are there. `mode` makes it refuse: "ok",
+"unauthorized", "forbidden", "graphql-error" (the run itself), "no-rows" (403 to its rows), "broken" (500, for ever, to
+the run). `refused`: run ids for which that is so; all when empty. `key`: the only one that is accepted, "" for any.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ class Backend:
 
     def __init__(self) -> None:
         self.mode = "ok"
+        self.refused: set[str] = set()
+        self.key = ""
         self.entity = "me"
         self.runs: dict[str, dict[str, Any]] = {}
         self.requests: list[str] = []
         self.keys: set[str] = set()
         handler = type("Handler", (_Handler,), {"backend": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = _Server(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -61,9 +65,7 @@ class Backend:
             }  # fmt: skip
             return {"upsertBucket": {"bucket": bucket, "inserted": True}}
         if operation == "RunResumeStatus":
-            return {
-                "model": {"id": "p", "name": variables.get("project"), "entity": {"name": self.entity}, "bucket": None}
-            }
+            return self._resume_status(str(variables.get("name")), variables.get("project"))
         if operation == "CreateRunFiles":
             names = variables.get("files") or []
             place = f"{self.url}/put/{variables.get('run')}"
@@ -92,6 +94,28 @@ class Backend:
             "upsertModel": {"model": {"id": "p", "name": name, "description": ""}},
         }
 
+    def _resume_status(self, name: str, project: Any) -> dict[str, Any]:
+        bucket = None
+        if name in self.runs:
+            run = self.runs[name]
+            last = json.dumps(run["history"][max(run["history"])]) if run["history"] else "{}"
+            bucket = {
+                "id": _id(name), "name": name, "displayName": run["display_name"], "config": json.dumps(run["config"]),
+                "historyLineCount": len(run["history"]), "historyTail": json.dumps([last]), "summaryMetrics": last,
+                "logLineCount": 0, "eventsLineCount": 0, "eventsTail": "[]", "tags": [],
+                "wandbConfig": json.dumps({"t": 1}),
+            }  # fmt: skip
+        return {"model": {"id": "p", "name": project, "entity": {"id": "e", "name": self.entity}, "bucket": bucket}}
+
+    def refuses(self, mode: str, run_id: object) -> bool:
+        """Whether this is what is refused now, to this run."""
+        return self.mode == mode and (not self.refused or run_id in self.refused)
+
+    def losses(self, run_id: str) -> list[float]:
+        """The metric `loss` of a run's rows, in order; [] of a run that is not there."""
+        history = self.runs[run_id]["history"] if run_id in self.runs else {}
+        return [row["loss"] for _, row in sorted(history.items()) if "loss" in row]
+
     def stream(self, run_id: str, body: dict[str, Any]) -> None:
         """Lines of a run's files."""
         run = self.run(run_id)
@@ -101,6 +125,13 @@ class Backend:
                     run["history"][number] = json.loads(line)
         if body.get("complete"):
             run["exit"] = body.get("exitcode")
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: Any) -> None:
+        """wandb resets its connections when it ends."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -122,20 +153,28 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         backend, body = self.backend, self._body()
         scheme, _, secret = self.headers.get("Authorization", "").partition(" ")
-        backend.keys.add(base64.b64decode(secret).decode().rpartition(":")[2] if scheme == "Basic" else secret)
-        if backend.mode in ("unauthorized", "forbidden"):
-            self._answer(401 if backend.mode == "unauthorized" else 403, {"errors": [{"message": backend.mode}]})
+        key = base64.b64decode(secret).decode().rpartition(":")[2] if scheme == "Basic" else secret
+        backend.keys.add(key)
+        if backend.mode in ("unauthorized", "forbidden") or (backend.key and key != backend.key):
+            status, words = (403, "forbidden") if backend.mode == "forbidden" else (401, "unauthorized")
+            self._answer(status, {"errors": [{"message": words}]})
         elif self.path.startswith("/graphql"):
             query, variables = body.get("query") or "", body.get("variables") or {}
             found = re.search(r"(?:query|mutation)\s+(\w+)", query)
             operation = body.get("operationName") or (found[1] if found else "")
             backend.requests.append(operation)
-            if backend.mode == "graphql-error" and operation == "UpsertBucket":
-                self._answer(200, {"data": None, "errors": [{"message": "this project is read-only"}]})
+            name = variables.get("name")
+            if operation == "UpsertBucket" and backend.refuses("broken", name):
+                self._answer(500, {})
+            elif operation == "UpsertBucket" and backend.refuses("graphql-error", name):
+                self._answer(200, {"data": None, "errors": [{"message": f"this project is read-only for {key}"}]})
             else:
                 self._answer(200, {"data": backend.answer(operation, query, variables)})
         else:
             match = re.fullmatch(r"/files/[^/]+/[^/]+/([^/]+)/file_stream", self.path)
+            if match and backend.refuses("no-rows", match[1]):
+                self._answer(403, {"error": "no room"})
+                return
             if match:
                 backend.stream(match[1], body)
             self._answer(200, {"exitcode": None, "limits": {}})

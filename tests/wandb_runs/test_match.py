@@ -74,7 +74,7 @@ def test_segments_of_one_run_are_one(writer: Any, tmp_path: Path) -> None:
 
     assert matches.links["attempt0"].run_id == "same"
     assert [found.started_at for found in matches.folders] == sorted(found.started_at for found in segments)
-    assert (matches.links["attempt0"].project, matches.problems) == ("proj", [])
+    assert (matches.links["attempt0"].project, matches.undecided, matches.unmatched) == ("proj", {}, {})
 
 
 def test_nothing_is_guessed(writer: Any, tmp_path: Path) -> None:
@@ -84,10 +84,11 @@ def test_nothing_is_guessed(writer: Any, tmp_path: Path) -> None:
     none = match_runs(run, [offline("a", -10)])
 
     assert (two.links, none.links) == ({}, {})
-    assert "a, b" in two.problems[0]
-    assert "--run-id" in two.problems[0]
-    assert "none of the 1" in none.problems[0]
-    assert match_runs(run, []).problems == []
+    assert "a, b" in two.undecided["attempt0"]
+    assert "--run-id" in two.undecided["attempt0"]
+    assert "none of the 1" in none.unmatched["attempt0"]
+    alone = match_runs(run, [])
+    assert (alone.links, alone.undecided, alone.unmatched) == ({}, {}, {})
 
 
 def test_what_was_recorded_goes_first(writer: Any, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from verl_trace.wandb_runs.log import read_log
+from verl_trace.wandb_runs.extent import extent_of
+from verl_trace.wandb_runs.log import read_log, read_whole
 from verl_trace.wandb_runs.offline import find_offline_runs, read_offline_run
 
 
@@ -65,6 +66,33 @@ def test_long_records_go_over_blocks(make_run: Any) -> None:
 
     assert log.stat().st_size > 3 * (32 << 10)
     assert sum(b'"loss"' in record or b"loss" in record for record in read_log(log)) >= 2000
+
+
+def test_how_far_a_log_can_be_used(make_run: Any, tmp_path: Path) -> None:
+    """Cut or damaged anywhere: where the last whole record before that ends, so that nothing of it is lost."""
+    found = read_offline_run(make_run("exp1", run_id="abc123", steps=300))
+    assert found is not None
+    whole, ends = found.log.read_bytes(), [record.end for record in read_whole(found.log)]
+    extent = extent_of(found)
+    assert (extent.size, extent.whole, extent.torn, extent.ended) == (len(whole), len(whole), False, True)
+    assert len(whole) > 2 * (32 << 10)
+    assert extent.run in ends[:5]
+
+    chance = random.Random(7)
+    for _ in range(40):
+        at = chance.randrange(7, len(whole) - 1)
+        damaged = bytearray(whole)
+        damaged[at] ^= 0xFF
+        for data in (whole[:at], bytes(damaged)):
+            found.log.write_bytes(data)
+            extent = extent_of(found)
+            # a damage in the padding at the end of a block hits no record
+            assert extent.whole == max((end for end in ends if end <= at), default=0) or extent.whole == len(whole)
+            assert extent.whole <= extent.size == len(data)
+            assert extent.ended == (extent.whole == len(whole))
+    for data, foreign in ((b"", False), (whole[:7], False), (b"{}", True), (b"\0" * 100, True)):
+        found.log.write_bytes(data)
+        assert (extent_of(found).run, extent_of(found).foreign) == (0, foreign)
 
 
 def test_what_is_no_run_is_passed_over(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from verl_trace.wandb_runs.extent import extent_of
 from verl_trace.wandb_runs.offline import OfflineRun, read_offline_run
-from verl_trace.wandb_runs.sync import sync
+from verl_trace.wandb_runs.sync import make_known, scrubbed, sync
 
 from .backend import Backend
 from .conftest import KEY
@@ -77,21 +79,53 @@ def test_a_server_that_is_not_there(make_run: Any, login: dict[str, str]) -> Non
     assert not run_in(folder).synced
 
 
-def test_a_killed_run_sends_what_it_can(make_run: Any, backend: Backend, login: dict[str, str]) -> None:
-    """Killed in the middle: what is on the disk arrives, and the report says whether wandb found it whole."""
-    folder = make_run("exp1", run_id="killed", steps=3000, killed=20)
+def test_a_torn_run_is_sent_once_with_its_files(make_run: Any, backend: Backend, login: dict[str, str]) -> None:
+    """All whole records and the files beside the log arrive; the folder has its mark, and nothing else was changed."""
+    folder = make_run("exp1", run_id="torn", steps=500, html=True)
+    log = folder / "run-torn.wandb"
+    os.truncate(log, log.stat().st_size * 2 // 3)
+    before = {path.name for path in folder.iterdir()}
 
-    result = sync(run_in(folder), environ=login)
+    first = sync(run_in(folder), environ=login)
+    rows = backend.losses("torn")
+    requests = len(backend.requests)
+    second = sync(run_in(folder), environ=login)
 
-    rows = [row for row in backend.runs["killed"]["history"].values() if "loss" in row]
-    assert 0 < len(rows) <= 3000
-    assert result.done == run_in(folder).synced
-    assert result.done or result.output
+    assert (first.done, second.reason) == (True, "was synced before"), first
+    assert "the last" in first.partial
+    assert 100 < len(rows) < 500
+    assert rows == [1 / (step + 1) for step in range(len(rows))]
+    assert any("media/html" in name for name in backend.runs["torn"]["files"])
+    assert {path.name for path in folder.iterdir()} == before | {"run-torn.wandb.synced"}
+    assert len(backend.requests) == requests
 
 
-def test_three_segments_are_one_run(make_run: Any, backend: Backend, login: dict[str, str]) -> None:
-    """A run that was resumed twice offline: three folders, one run."""
-    folders = [make_run("exp1", run_id="same", steps=4 * part) for part in (1, 2, 3)]
+def test_a_run_is_made_known_without_its_rows(make_run: Any, backend: Backend, login: dict[str, str]) -> None:
+    """Name and config arrive; the folder is as before, and a sync afterwards sends each row once."""
+    folder = make_run("exp1", run_id="abc123")
+    before = {path.name for path in folder.iterdir()}
 
-    assert all(sync(run_in(folder), environ=login).done for folder in folders)
-    assert set(backend.runs) == {"same"}
+    known = make_known(run_in(folder), extent_of(run_in(folder)), environ=login)
+    rows, config = backend.losses("abc123"), backend.runs["abc123"]["config"]["lr"]["value"]
+    kept = {path.name for path in folder.iterdir()}
+    later = sync(run_in(folder), environ=login)
+
+    assert (known.done, later.done) == (True, True), (known, later)
+    assert (rows, config, kept) == ([], 0.5, before)
+    assert backend.losses("abc123") == [1, 0.5, 1 / 3, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("key 0123456789abcdef0123456789abcdef01234567 is wrong", "key *** is wrong"),
+        ("Authorization: Basic YXBpOmtleQ==", "Authorization: Basic ***"),
+        ("https://me:secret@host/x and local-0123456789abcdef0123456789", "https://***@host/x and ***"),
+        ("wandb_v1_abcDEF0123456789abcDEF0123456789_x, mine", "***, mine"),
+        ("run 0123abcd of https://host/me/proj", "run 0123abcd of https://host/me/proj"),
+    ],
+)
+def test_no_secrets_are_shown(said: str, shown: str) -> None:
+    """Keys of every form, passwords in URLs, headers; and the user's own key, whatever it looks like."""
+    assert scrubbed(said, {}) == shown
+    assert scrubbed("my-odd-key is wrong", {"WANDB_API_KEY": "my-odd-key"}) == "*** is wrong"

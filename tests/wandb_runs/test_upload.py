@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
-
-import orjson
-import pytest
-import requests
 
 from verl_trace.demo.server_env import Server
 from verl_trace.uploader.pipeline import upload
@@ -19,61 +12,23 @@ from verl_trace.uploader.wandb_links import WandbOptions
 from verl_trace.wandb_runs.offline import read_offline_run
 
 from .backend import Backend
-
-ENTITY = "demo"
-
-
-@pytest.fixture
-def both(wandb_login: Server, backend: Backend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Server:
-    """Metrics go to the back end, traces to the Weave server; one key for both."""
-    backend.entity = ENTITY
-    monkeypatch.setenv("WANDB_BASE_URL", backend.url)
-    monkeypatch.setenv("WF_TRACE_SERVER_URL", wandb_login.url)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return wandb_login
-
-
-@pytest.fixture
-def recorded(writer: Any, tmp_path: Path) -> Callable[..., Path]:
-    """A run of project `proj` that began now, of steps 3 and -1, in `train/runs`."""
-
-    def record(project: str = "proj", experiment: str = "exp1", attempt: str = "attempt0", **wandb: str) -> Path:
-        recording = writer(tmp_path / "train" / "runs", project, experiment)
-        for step in (3, -1):
-            root = recording.start("Loop.run", step=step, sample_index=0, rollout_n=0)
-            recording.end(recording.start("Tool.execute", parent=root))
-            recording.end(root)
-        recording.close()
-        header, *rest = recording.path.read_bytes().splitlines(keepends=True)
-        head = orjson.loads(header) | {"attempt": attempt, "wandb": wandb}
-        head["started_at"] = (datetime.now(timezone.utc) - timedelta(seconds=5)).isoformat().replace("+00:00", "Z")
-        recording.path.write_bytes(b"".join([orjson.dumps(head) + b"\n", *rest]))
-        return Path(recording.path.parent)
-
-    return record
-
-
-def calls(server: Server, project: str, **filters: Any) -> list[dict[str, Any]]:
-    body = {"project_id": f"{ENTITY}/{project}", "filter": filters}
-    answer = requests.post(f"{server.url}/calls/stream_query", json=body, auth=("api", server.api_key), timeout=30)
-    answer.raise_for_status()
-    return [json.loads(line) for line in answer.text.splitlines()]
+from .conftest import ENTITY
 
 
 def test_metrics_first_then_linked_calls(
-    both: Server, backend: Backend, recorded: Any, make_run: Any, tmp_path: Path
+    both: Server, backend: Backend, recorded: Any, make_run: Any, calls: Any, project: str
 ) -> None:
     """History and config arrive; each call names its run and its step, never -1; again, nothing is sent or synced."""
-    name = f"proj-{tmp_path.name}"[:40].replace("_", "-")
-    run = recorded(name)
-    folder = make_run("exp1", run_id="abc123", project=name)
+    run = recorded(project)
+    folder = make_run("exp1", run_id="abc123", project=project)
     result = upload(run)
-    rows = calls(both, name, wb_run_ids=[f"{ENTITY}/{name}/abc123"])
+    rows = calls(project, wb_run_ids=[f"{ENTITY}/{project}/abc123"])
     again = upload(run)
 
     assert (result.sent, result.failed, result.runs[0].stopped) == (4, 0, "")
     assert [found["state"] for found in result.runs[0].wandb] == ["synced"]
-    assert [row["loss"] for row in backend.runs["abc123"]["history"].values() if "loss" in row] == [1, 0.5, 1 / 3, 0.25]
+    assert backend.losses("abc123") == [1, 0.5, 1 / 3, 0.25]
+    assert backend.runs["abc123"]["config"]["lr"]["value"] == 0.5
     assert len(rows) == 4
     assert {row["wb_run_step"] for row in rows} == {3, None}
     assert {row["attributes"]["step"] for row in rows if row["wb_run_step"] is None} == {-1}
@@ -81,47 +36,49 @@ def test_metrics_first_then_linked_calls(
     assert read_offline_run(folder) is not None
 
 
-def test_a_wrong_key_stops_before_the_first_call(both: Server, backend: Backend, recorded: Any, make_run: Any) -> None:
-    """Nothing is sent: the calls could not be linked later. One clear line; without W&B they go."""
-    run = recorded("proj")
-    make_run("exp1", run_id="abc123")
-    backend.mode = "graphql-error"
-    stopped = upload(run)
-    backend.mode = "ok"
-    alone = upload(run, wandb=WandbOptions(enabled=False))
-
-    assert stopped.sent == 0
-    assert "abc123 was not synced" in stopped.runs[0].stopped
-    assert any("wandb said" in note for note in stopped.runs[0].notes)
-    assert any("--no-wandb" in note for note in stopped.runs[0].notes)
-    assert alone.sent == 4
-    assert "abc123" not in backend.runs
-
-
-def test_calls_that_are_stored_without_a_link_are_told(
-    both: Server, backend: Backend, recorded: Any, make_run: Any, tmp_path: Path
+def test_calls_that_are_stored_without_a_link_are_named(
+    both: Server, backend: Backend, recorded: Any, make_run: Any, calls: Any, project: str
 ) -> None:
-    """A stored call is final: a later upload with the run counts what lacks the link."""
-    name = f"proj-{tmp_path.name}"[:40].replace("_", "-")
-    run = recorded(name)
+    """A stored call is final: a later upload with the run counts and names what lacks the link."""
+    run = recorded(project)
     upload(run)
-    make_run("exp1", run_id="abc123", project=name)
+    make_run("exp1", run_id="abc123", project=project)
     later = upload(run)
+    report = later.runs[0]
 
-    assert (later.sent, later.runs[0].unlinked) == (0, 4)
-    assert any("without a link" in note for note in later.runs[0].notes)
+    assert (later.sent, report.unlinked) == (0, 4)
+    assert {call["id"] for call in report.unlinked_calls} == {call["id"] for call in calls(project)}
+    (note,) = [note for note in report.notes if "without a link" in note]
+    assert f"{ENTITY}/{project}/abc123" in note
+    assert report.unlinked_calls[0]["id"] in note
 
 
-def test_a_run_of_another_project_is_not_linked(both: Server, backend: Backend, recorded: Any, make_run: Any) -> None:
-    """--run-id of a run elsewhere, and traces that go elsewhere: a sentence, and no wrong link."""
+def test_a_run_of_another_project_is_not_linked(
+    both: Server, backend: Backend, recorded: Any, make_run: Any, calls: Any, project: str
+) -> None:
+    """Traces that go elsewhere: the run is synced to where it belongs; a sentence, a number, and no wrong link."""
     run = recorded("proj")
     make_run("exp1", run_id="abc123")
-    result = upload(run, project="elsewhere")
+    result = upload(run, project=project)
 
     assert result.sent == 4
     assert backend.runs["abc123"]["project"] == "proj"
     assert any("links no run of another project" in note for note in result.runs[0].notes)
-    assert all(row["wb_run_id"] is None for row in calls(both, "elsewhere"))
+    assert result.runs[0].without_link == {"attempt0": 4}
+    assert any("4 calls of attempt attempt0 have no link" in note for note in result.runs[0].notes)
+    assert all(row["wb_run_id"] is None for row in calls(project))
+
+
+def test_offline_runs_that_belong_to_others(
+    both: Server, backend: Backend, recorded: Any, make_run: Any, project: str
+) -> None:
+    """They hold nothing back, and are not synced; how many calls have no link is said."""
+    run = recorded(project, experiment="mine")
+    make_run("other", run_id="abc123", project=project)
+    result = upload(run)
+
+    assert (result.sent, result.runs[0].without_link, backend.runs) == (4, {"attempt0": 4}, {})
+    assert any("none of the 1 offline W&B runs fits" in note for note in result.runs[0].notes)
 
 
 def test_only_the_metrics(both: Server, backend: Backend, recorded: Any, make_run: Any, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ ReturnToService=2
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=1
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=1
 PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
+PartitionName=cpu Nodes=n1 MaxTime=INFINITE State=UP OverSubscribe=YES
 """
 
 
@@ -96,7 +97,7 @@ def _munge(environment: dict[str, str]) -> None:
 def _await_idle(environment: dict[str, str], folder: Path) -> None:
     for _ in range(PATIENCE * 2):
         done = subprocess.run(
-            ["sinfo", "--noheader", "--Node", "--format=%T"],
+            ["sinfo", "--noheader", "--Node", "--partition=all", "--format=%T"],
             env=environment,
             capture_output=True,
             text=True,

@@ -1,7 +1,11 @@
-"""examples/slurm/train.sbatch in a real Slurm: ended, cancelled, out of time, requeued; nothing is lost."""
+"""examples/slurm in a real Slurm: ended, cancelled, out of time, requeued; every record is on shared storage, once.
+
+The job that runs into its limit takes a minute, which is the least that Slurm knows: it runs beside the others.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -18,7 +22,7 @@ from verl_trace.reader.verify import verify
 from .cluster import cluster
 
 pytestmark = pytest.mark.e2e
-SCRIPT = Path(__file__).resolve().parents[3] / "examples" / "slurm" / "train.sbatch"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "slurm"
 # Stands for the training: on every node a process that records, for ever or so many seconds.
 TRAINING = """
 import os, sys, time
@@ -85,30 +89,45 @@ class Job:
         return len(list(self.node.glob("*/exp1/*.jsonl*"))) >= 2 and any(self.shared.glob("exp1/*.jsonl*"))
 
 
+Submit = Callable[..., Job]
+Contents = Callable[..., dict[str, bytes]]
+
+
+def submitted(slurm: dict[str, str], folder: Path, seconds: float, *options: str) -> Job:
+    """The example with a training of so many seconds, in a folder of its own."""
+    program = folder / "training.py"
+    program.write_text(TRAINING)
+    node, shared, log = folder / "node", folder / "shared", folder / "job.log"
+    environment = {
+        **slurm,
+        "PATH": f"{Path(sys.executable).parent}:{slurm['PATH']}",
+        "RUNS": str(shared),
+        "VERL_TRACE_DIR": str(node),
+        "VERL_TRACE_MIN_FREE": "0",
+        "TRAIN": f"{sys.executable} {program} {seconds}",
+        "USE_RAY": "0",
+        "COLLECT_EVERY": "1s",
+        "COLLECT_DEADLINE": "4s",
+    }
+    return Job(
+        _sbatch(environment, log, "--nodes=2", *options, str(EXAMPLES / "train.sbatch")), slurm, node, shared, log
+    )
+
+
+def _sbatch(environment: dict[str, str], log: Path, *words: str) -> str:
+    command = ["sbatch", "--parsable", "--oversubscribe", f"--output={log}", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 @pytest.fixture
-def submit(slurm: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Job]]:
-    """Submit the example with a training of so many seconds; what is left of it is cancelled in the end."""
+def submit(slurm: dict[str, str], tmp_path: Path) -> Iterator[Submit]:
+    """Submit the example; what is left of it is cancelled in the end."""
     jobs = []
 
     def start(seconds: float, *options: str) -> Job:
-        program = tmp_path / "training.py"
-        program.write_text(TRAINING)
-        node, shared, log = tmp_path / "node", tmp_path / "shared", tmp_path / "job.log"
-        environment = {
-            **slurm,
-            "PATH": f"{Path(sys.executable).parent}:{slurm['PATH']}",
-            "RUNS": str(shared),
-            "VERL_TRACE_DIR": str(node),
-            "VERL_TRACE_MIN_FREE": "0",
-            "TRAIN": f"{sys.executable} {program} {seconds}",
-            "USE_RAY": "0",
-            "COLLECT_EVERY": "1s",
-            "COLLECT_DEADLINE": "4s",
-        }
-        words = ["sbatch", "--parsable", "--nodes=2", f"--output={log}", *options, str(SCRIPT)]
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=60)
-        assert done.returncode == 0, done.stderr
-        jobs.append(Job(done.stdout.strip(), slurm, node, shared, log))
+        jobs.append(submitted(slurm, tmp_path, seconds, *options))
         return jobs[-1]
 
     yield start
@@ -117,63 +136,95 @@ def submit(slurm: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Job]
         job.until(job.ended)
 
 
-def calls(*places: Path) -> set[str]:
-    """Ids of all calls that are recorded to their end."""
-    found = (c for place in places for run in find_runs(place) for t in iter_trajectories(run) for c in t.calls)
-    return {call.id for call in found if not call.unfinished}
+@pytest.fixture(scope="module", autouse=True)
+def limited(slurm: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A job that runs into its limit, a minute after this module began; SIGCONT beforehand says nothing to anybody."""
+    return submitted(slurm, tmp_path_factory.mktemp("limited"), 600, "--time=1", "--signal=B:CONT@1")
 
 
-def nodes_of(place: Path) -> set[bytes | None]:
-    return {c.output() for run in find_runs(place) for t in iter_trajectories(run) for c in t.calls} - {None}
+def all_arrived(job: Job, contents: Contents, attempts: int = 1) -> None:
+    """Record for record what the nodes recorded, as two nodes, each under its own name."""
+    recorded = contents(*job.node.iterdir())
+
+    assert len({name.partition(".")[0] for name in recorded}) == 2 * attempts
+    assert contents(job.shared) == recorded
+    (run,) = find_runs(job.shared)
+    assert len(run.attempts) == attempts
+    assert {writer.node for writer in run.writers} == {"n1", "n2"}
+    assert {writer.id.split("-")[1] for writer in run.writers} == {"n1", "n2"}
+    assert not list(job.shared.glob("exp1/*.tmp"))
 
 
-def test_a_job_that_ends(submit: Callable[..., Job]) -> None:
+def calls(place: Path) -> set[str]:
+    """Ids of all calls."""
+    return {call.id for run in find_runs(place) for tree in iter_trajectories(run) for call in tree.calls}
+
+
+def test_a_job_that_ends(submit: Submit, contents: Contents) -> None:
     """Both nodes record to their disks; when the job has ended, all of it is on shared storage, sealed and whole."""
-    job = submit(5)
+    job = submit(4)
     job.until(lambda: job.state == "COMPLETED")
 
-    assert calls(job.shared) == calls(*job.node.iterdir())
-    assert nodes_of(job.shared) == {b'"n1"', b'"n2"'}
+    all_arrived(job, contents)
     assert [report.state for report in verify(job.shared)] == ["whole"]
-    (run,) = find_runs(job.shared)
-    assert len(run.attempts) == 1
     assert not list(job.shared.glob("exp1/*.jsonl"))
+    # the sidecar of each node tells what it brought, under the node's name; the recording knows that there is one
+    assert {line.partition(":")[0] for line in job.log.splitlines() if "files copied" in line} == {"n1", "n2"}
+    assert "may not outlive" not in job.log
 
 
-def test_a_job_that_is_cancelled(submit: Callable[..., Job]) -> None:
-    """scancel: the sidecar makes its last pass within Slurm's grace."""
+def test_cancelled_and_the_upload_that_depends_on_it(
+    submit: Submit, slurm: dict[str, str], contents: Contents, tmp_path: Path
+) -> None:
+    """scancel: the sidecar makes its last pass within Slurm's grace. `afterany` then starts the upload elsewhere."""
     job = submit(600)
+    log = tmp_path / "upload.log"
+    environment = {**slurm, "PATH": f"{Path(sys.executable).parent}:{slurm['PATH']}", "RUNS": str(job.shared)}
+    # what would be sent: there is no W&B here
+    words = ["--partition=cpu", f"--dependency=afterany:{job.number}", str(EXAMPLES / "upload.sbatch"), "--dry-run"]
+    upload = Job(_sbatch(environment, log, *words, "--json"), slurm, job.node, job.shared, log)
     job.until(job.recorded)
-    time.sleep(3)
+    time.sleep(2)
+    assert upload.state == "PENDING"
     job.command("scancel", job.number)
     job.until(lambda: job.state == "CANCELLED")
-    time.sleep(6)
+    upload.until(upload.ended)
 
-    assert calls(job.shared) == calls(*job.node.iterdir())
-    assert nodes_of(job.shared) == {b'"n1"', b'"n2"'}
+    all_arrived(job, contents)
+    assert upload.state == "COMPLETED", upload.log
+    (run,) = json.loads(upload.log[upload.log.index("\n{") :])["runs"]
+    assert run["to_send"] == run["recorded"] == len(calls(job.shared))
 
 
-def test_a_job_that_runs_out_of_time(submit: Callable[..., Job]) -> None:
-    """SIGTERM to the batch script before the limit: it ends the training, then the sidecar, and all is there."""
+def test_warned_in_time(submit: Submit, contents: Contents) -> None:
+    """SIGTERM to the batch script well before the limit: it ends the training, then the sidecar, and all is there."""
     job = submit(600, "--time=1", "--signal=B:TERM@30")
     job.until(job.recorded)
-    job.until(job.ended, patience=240)
+    job.until(job.ended)
 
-    assert calls(job.shared) == calls(*job.node.iterdir())
+    all_arrived(job, contents)
     assert "not everything was collected" not in job.log
 
 
-def test_a_job_that_is_requeued(submit: Callable[..., Job]) -> None:
+def test_a_job_that_is_requeued(submit: Submit, contents: Contents) -> None:
     """Requeued while it runs: the second start is another attempt of the same run; nothing of the first is lost."""
-    job = submit(8)
+    job = submit(5)
     job.until(job.recorded)
     job.command("scontrol", "requeue", job.number)
     job.until(lambda: job.state == "PENDING")
-    first = calls(*job.node.iterdir())
+    first = contents(*job.node.iterdir())
     job.command("scontrol", "update", f"JobId={job.number}", "StartTime=now")
     job.until(lambda: job.state == "COMPLETED", patience=300)
 
-    (run,) = find_runs(job.shared)
-    assert len(run.attempts) == 2
-    assert first < calls(job.shared)
-    assert calls(job.shared) == calls(*job.node.iterdir())
+    all_arrived(job, contents, attempts=2)
+    arrived = contents(job.shared)
+    assert all(arrived[name].startswith(text) for name, text in first.items())
+
+
+def test_a_job_that_runs_into_its_limit(limited: Job, contents: Contents) -> None:
+    """No word beforehand: Slurm ends every step, and kills what is left a few seconds later. That is enough."""
+    limited.until(limited.ended)
+
+    assert limited.state == "TIMEOUT"
+    limited.until(lambda: not limited.command("squeue", "--noheader", "--states=CG", "--jobs", limited.number))
+    all_arrived(limited, contents)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import secrets
 import subprocess
@@ -60,11 +61,26 @@ def cluster(
     try:
         yield process.stdout.readline().strip()
         assert records(elsewhere).heads == []
-        assert [path.name for path in elsewhere.iterdir()] == []
+        # W&B's runs lie in the folder of verl's task runner, which is the cluster's
+        assert {path.name for path in elsewhere.iterdir()} <= {"wandb"}
     finally:
         process.stdin.close()
         process.wait(PATIENCE)
         process.stdout.close()
+
+
+@pytest.fixture
+def wandb_backend() -> Iterator[Any]:
+    """A back end that accepts `wandb sync`, the one of tests/wandb_runs."""
+    spec = importlib.util.spec_from_file_location("wandb_backend", HERE.parents[1] / "wandb_runs" / "backend.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    running = module.Backend()
+    running.entity = "me"
+    yield running
+    running.close()
 
 
 @pytest.fixture(scope="session")

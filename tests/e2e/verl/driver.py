@@ -57,6 +57,8 @@ def compose_config(plan: dict[str, Any], scene: dict[str, Any]) -> Any:
         f"{ROLLOUT}.trace.token2text": True,
         f"{ROLLOUT}.trace.max_samples_per_step_per_worker": scene.get("limit"),
     }
+    if "logger" in scene:
+        settings["trainer.logger"] = f"[{','.join(scene['logger'])}]"
     overrides = [f"{name}={'null' if value is None else value}" for name, value in settings.items()]
     overrides += [f"+ray_kwargs.ray_init.address='{plan['address']}'"]
     with initialize_config_dir(str(Path(verl.__file__).parent / "trainer/config"), version_base=None):

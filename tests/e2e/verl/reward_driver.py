@@ -35,6 +35,8 @@ class TaskRunner:
         for step in range(1, plan["steps"] + 1):
             for scene in self.scenes:
                 scene.play_step(step)
+        for scene in self.scenes:
+            scene.tracking = None
         Path(plan["report"]).write_text(json.dumps([scene.report for scene in self.scenes], default=repr))
 
 
@@ -59,6 +61,7 @@ class RewardScene(driver.Scene):
             self.config.reward.reward_manager.name = "JudgeManager"
             self.config.reward.reward_manager.module.path = str(REWARD_FUNCTION.with_name("reward_manager.py"))
         # verl gives its reward workers names that are the job's
+        self.tracking = self._tracking() if "logger" in scene else None
         self.rewards = shared.get("rewards") or RewardLoopManager(self.config)
         shared["rewards"] = self.rewards
         self.report: dict[str, Any] = {"experiment": scene["experiment"], "rows": [], "raised": [], "seconds": []}
@@ -68,8 +71,26 @@ class RewardScene(driver.Scene):
             reward_loop_worker_handles=None if colocated else self.rewards.reward_loop_workers,
         )
 
+    def _tracking(self) -> Any:
+        """As verl's trainers make it; they end it by letting go of it."""
+        from verl.utils.tracking import Tracking
+
+        return Tracking(
+            project_name=self.config.trainer.project_name,
+            experiment_name=self.config.trainer.experiment_name,
+            default_backend=self.config.trainer.logger,
+            config=OmegaConf.to_container(self.config, resolve=True),
+        )
+
     def play_step(self, step: int) -> None:
         """One step: the rows that verl has in the end, or what was raised, and how long it took."""
+        self._play_step(step)
+        if self.tracking is not None:
+            rewards = [row["reward"] for row in self.report["rows"] if row["step"] == step and not row["validate"]]
+            metrics = {"training/global_step": step, "critic/rewards/mean": sum(rewards) / len(rewards)}
+            self.tracking.log(data=metrics, step=step)
+
+    def _play_step(self, step: int) -> None:
         for validate in (False, True) if self.scene.get("validate") else (False,):
             began = time.monotonic()
             roll = self._rows_tq if self.scene["worker"] == "tq" else self._rows_v0
