@@ -22,6 +22,7 @@ PROGRAMS = {
     "loop": ["bench_loop.py", "--scale", "{scale}"],
     "footprint": ["bench_footprint.py", "--scale", "{scale}"],
     "rewards": ["bench_rewards.py", "--seconds", "{seconds}"],
+    "upload": ["bench_upload.py", "--scale", "{scale}"],
     "grep": ["bench_grep.py", "{gigabytes}"],
 }
 

@@ -116,7 +116,8 @@ def pruned_files(target: Path) -> set[str]:
             if name.startswith(PRUNED_PREFIX) and not name.endswith(TMP_SUFFIX):
                 with open(target / name, "rb") as file, contextlib.suppress(orjson.JSONDecodeError):
                     note = orjson.loads(file.readline())
-                    found |= {str(file) for key in ("removed", "rewritten") for file in note.get(key) or ()}
+                    lists = [note.get(key) or [] for key in ("removed", "rewritten")] if isinstance(note, dict) else []
+                    found |= {str(file) for files in lists for file in files}
     # a raw form of what was deleted sealed, and the other way round
     return found | {name.removesuffix(".zst") for name in found} | {f"{name}.zst" for name in found}
 

@@ -18,15 +18,24 @@ _MARKED = (b'{"kind":"header"', b'{"kind":"close"')
 class SomeLines:
     """Iterates lines as bytes. `keep` says of a trace id whether its lines stay; what belongs to no trace stays.
 
-    `key`, `said`: what the header gets under which name; the close record gets the number of lines left out.
+    `key`, `said`: what the header gets under which name; the close record gets `closing` and the number of lines left
+    out, with those that had been left out before.
     `records`: lines behind the header so far, a close record aside; `left_out`: those passed over.
     """
 
-    def __init__(self, lines: SegmentLines, keep: Callable[[str], bool], key: str, said: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        lines: SegmentLines,
+        keep: Callable[[str], bool],
+        key: str,
+        said: dict[str, Any],
+        closing: dict[str, Any] | None = None,
+    ) -> None:
         self._lines = lines
         self._keep = keep
         self._key = key
         self._said = said
+        self._closing = closing or {}
         self.records = 0
         self.left_out = 0
 
@@ -43,7 +52,10 @@ class SomeLines:
                 continue
             head: dict[str, Any] = record.head
             if record.kind == "close":
-                said = {**head.get(self._key, {}), "left_out": self.left_out}
+                before = head.get(self._key)
+                said = {**(before if isinstance(before, dict) else {}), **self._closing}
+                gone = said.get("left_out")
+                said["left_out"] = self.left_out + (gone if isinstance(gone, int) else 0)
                 yield orjson.dumps({**head, "records": self.records, self._key: said}) + b"\n"
             else:
                 yield orjson.dumps({**head, self._key: self._said}) + b"\n"

@@ -53,15 +53,18 @@ def state_folder(state_dir: str | Path | None = None) -> Path:
 class Ledger:
     """The ledger of one place; used by one thread at a time.
 
-    `options`: in words, what changes the calls that are sent, one thing each. `trouble`: why progress cannot be
-    kept, "" while it can. Nothing here raises.
+    `options`: in words, what changes the calls that are sent, one thing each. `known`: marks that are believed, too; it
+    gets those that cannot be written. `trouble`: why progress cannot be kept, "" while it can. Nothing here raises.
     """
 
-    def __init__(self, folder: Path, place: Place, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, place: Place, options: Sequence[str] = (), known: set[bytes] | None = None
+    ) -> None:
         self.path = folder / (hashlib.sha256(orjson.dumps(list(place))).hexdigest()[:24] + _SUFFIX)
         self.trouble = ""
         self._salt = f"1\0{place.server}\0{place.project_id}\0".encode("utf-8", "surrogatepass")
-        self._known: set[bytes] = set()
+        self._known = known if known is not None else set()
+        self._written: set[bytes] = set()
         self._head = _head(place)
         self._options = [orjson.dumps({"sent_with": words}) for words in options]
         self._sent_with: set[bytes] = set()
@@ -70,7 +73,7 @@ class Ledger:
         for line in _lines(self.path):
             if len(line) == 2 * _DIGEST:
                 try:
-                    self._known.add(bytes.fromhex(line.decode("ascii")))
+                    self._written.add(bytes.fromhex(line.decode("ascii")))
                 except ValueError:
                     continue
             elif line == self._head:
@@ -88,11 +91,11 @@ class Ledger:
     @property
     def remembers_any(self) -> bool:
         """Whether any trajectory of the run is known to be stored."""
-        return bool(self._known)
+        return bool(self._known or self._written)
 
     def remembers(self, mark: bytes) -> bool:
         """Whether the server is known to hold the trajectory of this mark."""
-        return mark in self._known
+        return mark in self._written or mark in self._known
 
     def mark(self, trajectory: Trajectory, scored: bool = True) -> bytes:
         """The trajectory's hash here: another one as soon as more, or other, is known of it."""
@@ -108,7 +111,9 @@ class Ledger:
 
     def add(self, marks: Iterable[bytes]) -> None:
         """Remember that the server has confirmed these."""
-        new = [mark for mark in marks if mark and mark not in self._known]
+        new = [mark for mark in marks if mark and mark not in self._written]
+        if self.trouble:
+            self._known.update(new)
         if not new or self.trouble:
             return
         lines = [mark.hex().encode() for mark in new]
@@ -120,14 +125,16 @@ class Ledger:
             self._write(b"\n" + b"\n".join(lines) + b"\n")
         except OSError as error:
             self.trouble = f"{self.path}: {error.strerror or error}"
+            self._known.update(new)
             return
         self._unnamed = False
         self._sent_with.update(self._options)
-        self._known.update(new)
+        self._written.update(new)
 
     def forget(self) -> None:
         """Believe nothing of what was read any more: the server does not have it."""
         self._known.clear()
+        self._written.clear()
 
     def close(self) -> None:
         """Close the file."""

@@ -248,9 +248,9 @@ def _rewrite(segment: Segment, plan: FilesPlan, note: str, *, locked: bool) -> N
         for name in os.listdir(segment.folder):
             if name.startswith(f"{sealed.name}.{_OWN}") and name.endswith(TMP_SUFFIX):
                 (segment.folder / name).unlink(missing_ok=True)
-    gone = plan.gone
+    gone, said = plan.gone, {"note": note}
     with SealedFile(sealed, _OWN + secrets.token_hex(4)) as file:
-        for line in SomeLines(segment.lines(), lambda trace_id: trace_id not in gone, "pruned", {"note": note}):
+        for line in SomeLines(segment.lines(), lambda trace_id: trace_id not in gone, "pruned", said, said):
             file.write(line)
     if path == raw:
         # what was added meanwhile is in the raw one alone, which then serves

@@ -60,6 +60,8 @@ class Options:
     has_score: HasScore = has_score
     # what the ledger remembers is not asked for again: for looks between which nothing but time has passed
     trusting: bool = False
+    # what the ledger of each place would remember if it could be written, for the next look
+    known: dict[Place, set[bytes]] = field(default_factory=dict)
 
     def between(self) -> Options:
         """For a look at a run that goes on: what is long, the last one does."""
@@ -163,7 +165,8 @@ class _Replay:
         self._choice = choice_of(run, report, options)
         place = Place(self._client.url, target.project_id, run.project_name, run.experiment_name)
         self._state = state_folder(options.state_dir)
-        self._ledger = Ledger(self._state, place, options.words(run.attempts, prepared.links))
+        known = options.known.setdefault(place, set())
+        self._ledger = Ledger(self._state, place, options.words(run.attempts, prepared.links), known)
 
     def run(self) -> None:
         """All of it, and once more what only the ledger knew."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -69,14 +70,24 @@ def cluster_node(tmp_path: Path) -> Iterator[Node]:
     made.stop()
 
 
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished recording of several segments and side files, and the one of a killed process: to be copied."""
+    made = Node(tmp_path_factory.mktemp("recorded"))
+    try:
+        finished, killed = made.record(1.5), made.record(600)
+        assert finished.wait(120) == 0
+        killed.kill()
+        killed.wait()
+    finally:
+        made.stop()
+    return made.folder
+
+
 @pytest.fixture
-def recorded(cluster_node: Node) -> Path:
-    """A finished recording of several segments and side files, and the one of a killed process."""
-    finished, killed = cluster_node.record(1.5), cluster_node.record(600)
-    assert finished.wait(120) == 0
-    killed.kill()
-    killed.wait()
-    return cluster_node.folder
+def recorded(once: Path, tmp_path: Path) -> Path:
+    """A node's folder with the same, of this test alone."""
+    return Path(shutil.copytree(once, tmp_path / "node"))
 
 
 @pytest.fixture

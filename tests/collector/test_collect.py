@@ -46,16 +46,22 @@ def recording(node: Path, seconds: float) -> subprocess.Popen[str]:
     )
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Path:
-    """A node's folder with a finished recording of several segments, and the one of a killed process."""
-    folder = tmp_path / "node"
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished recording of several segments, and the one of a killed process: to be copied."""
+    folder = tmp_path_factory.mktemp("made") / "node"
     finished, killed = recording(folder, 1.5), recording(folder, 600)
     out, _ = finished.communicate(timeout=120)
     assert int(out) > 0
     killed.kill()
     killed.communicate()
     return folder
+
+
+@pytest.fixture
+def node(made: Path, tmp_path: Path) -> Path:
+    """A node's folder with the same, of this test alone."""
+    return Path(shutil.copytree(made, tmp_path / "node"))
 
 
 def calls(*places: Path) -> set[str]:

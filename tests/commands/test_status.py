@@ -76,7 +76,7 @@ def test_ask(status: Status, wandb_login: Server, recording: Any, project: str) 
     recording.close()
     nothing = status(recording.folder, "--ask")
     upload(recording.folder)
-    for path in state_folder().iterdir():
+    for path in state_folder().glob("*.ledger"):
         path.unlink()
 
     code, out = status(recording.folder, "--ask")

@@ -20,8 +20,8 @@ def test_a_small_round() -> None:
     command = [
         sys.executable,
         str(BENCHMARKS / "bench_upload.py"),
-        "--size",
-        "0.0005",
+        "--scale",
+        "0.01",
         "--kinds",
         "mix",
         "--rounds",

@@ -17,10 +17,12 @@ import pytest
 
 from verl_trace.demo.server_env import Server
 from verl_trace.reader import find_runs, iter_trajectories
+from verl_trace.reader.filters import Filters
+from verl_trace.reader.where import Where
 from verl_trace.schemas.errors import CannotStart, NotARun
 from verl_trace.uploader import upload
 from verl_trace.uploader.choose import Choosing
-from verl_trace.uploader.result import ALREADY_STORED, STILL_OPEN, UploadResult
+from verl_trace.uploader.result import ALREADY_STORED, NOT_CHOSEN, STILL_OPEN, UploadResult
 
 WRITERS = 16
 TRAINING = Path(__file__).with_name("live_training.py")
@@ -263,3 +265,42 @@ def test_what_cannot_be_followed(writer: Any, project: str, tmp_path: Path) -> N
         upload(tmp_path / "runs", follow=0.1, dry_run=True)
     with pytest.raises(CannotStart, match="--budget"):
         upload(tmp_path / "runs", follow=0.1, choosing=Choosing(budget=1000))
+
+
+def test_a_filter_that_holds_only_later(
+    wandb_login: Server, writer: Any, project: str, tmp_path: Path, stored: Callable[[str], Any]
+) -> None:
+    """A trajectory is chosen by a reward that is told after it was seen without."""
+    recording = writer(tmp_path / "runs", project)
+    high, low = (recording.call("A.run", step=0, sample_index=n, rollout_n=0) for n in (0, 1))
+    filters = Filters(where=Where("reward > 0.5"))
+    following = Following(tmp_path / "runs", choosing=Choosing(filters=filters))
+    wait_until(lambda: following.told[-1:] == [(0, 2)])
+    for head, reward in ((high, 0.9), (low, 0.1)):
+        told = {name: head[name] for name in ("trace_id", "step", "sample_index", "rollout_n")}
+        recording.write({"kind": "score", "id": head["id"], **told, "scores": {"reward": reward}})
+    recording.close()
+    result = following.end()
+
+    assert (result.sent, dict(result.skipped)) == (1, {NOT_CHOSEN: 1})
+    assert stored(project).keys() == {high["id"]}
+
+
+def test_progress_that_cannot_be_kept(proxy: Any, writer: Any, project: str, tmp_path: Path) -> None:
+    """A full or read-only home: while it runs, a follower knows what it has sent, and says what is the matter."""
+    (tmp_path / "file").touch()
+    recording = writer(tmp_path / "runs", project)
+    first = recording.call("A.run")
+    following = Following(tmp_path / "runs", state_dir=tmp_path / "file" / "no")
+    wait_until(lambda: following.told[-1:] == [(1, 0)])
+    asked = len(proxy.sent("/calls/stream_query"))
+    recording.call("B.run")
+    wait_until(lambda: following.told[-1:] == [(2, 0)])
+    questions = proxy.sent("/calls/stream_query")[asked:]
+    recording.close()
+    result = following.end()
+
+    assert questions
+    assert not any(first["id"].encode() in question for question in questions)
+    assert (result.sent, result.runs[0].checked) == (2, 2)
+    assert any("progress cannot be kept" in note for note in result.runs[0].notes)

@@ -181,7 +181,7 @@ def test_damaged(proxy: Any, folder: Path, project: str, stored: Stored, how: st
     seed = chosen_seed()
     print(f"VERL_TRACE_SEED={seed}")
     upload(folder)
-    (path,) = state_folder().iterdir()
+    (path,) = state_folder().glob("*.ledger")
     spoil(how, path, random.Random(seed))
 
     assert_same(folder, project, stored, proxy)
@@ -192,7 +192,7 @@ def test_damaged(proxy: Any, folder: Path, project: str, stored: Stored, how: st
 def test_cut_at_two_hundred_offsets(proxy: Any, folder: Path, project: str, stored: Stored) -> None:
     """The same with an upload after each cut, and two calls that the server does not have yet."""
     upload(folder)
-    (path,) = state_folder().iterdir()
+    (path,) = state_folder().glob("*.ledger")
     for offset in offsets(path.stat().st_size, 200, chosen_seed()):
         os.truncate(path, min(offset, path.stat().st_size))
         assert_same(folder, project, stored, proxy)

@@ -14,11 +14,14 @@ import orjson
 import pytest
 import zstandard
 
+from verl_trace.reader import find_runs
+from verl_trace.reader.filters import Filters, Numbers
 from verl_trace.reader.pruned import pruned_notes, unfinished_prunings
 from verl_trace.reader.repair import repair
 from verl_trace.recorder.identity import boot_id, pid_namespace, process_stat
 from verl_trace.schemas.errors import BadTarget
 from verl_trace.uploader import upload
+from verl_trace.uploader.choose import Choosing
 from verl_trace.uploader.client import Client
 from verl_trace.uploader.prune import OTHERWISE, WRITING, Pruning
 from verl_trace.uploader.target import resolve
@@ -188,3 +191,22 @@ def test_one_file_of_a_run(writer: Any, project: str, tmp_path: Path, wandb_logi
 
     assert done.returncode == 2
     assert "give its folder" in done.stderr
+
+
+def test_what_a_segment_says_of_it(writer: Any, project: str, tmp_path: Path, planned: Callable[..., Pruning]) -> None:
+    """Header and close name the note; after a second time the last one, and all lines that have gone. What somebody
+    else has written there is no trouble."""
+    recording, traces = groups(writer, tmp_path / "runs", project)
+    data = recording.path.read_bytes()
+    recording.path.write_bytes(data.replace(b'{"kind":"close"', b'{"kind":"close","pruned":5'))
+    for step in (0, 1):
+        upload(tmp_path / "runs", choosing=Choosing(filters=Filters(steps=Numbers(str(step), "--step"))))
+        plan = planned(recording.folder)
+        plan.delete()
+        assert plan.note is not None
+        (run,) = find_runs(recording.folder)
+        lines = [orjson.loads(line) for _, line in run.writers[0].segments[0].lines()]
+        assert lines[0]["pruned"] == {"note": plan.note.name}
+        assert lines[-1]["pruned"] == {"note": plan.note.name, "left_out": 16 * (step + 1)}
+        assert lines[-1]["records"] == len(lines) - 2 == 16 * (2 - step)
+    assert len(traces) == 12

@@ -47,7 +47,7 @@ def test_workers_that_the_variables_do_not_reach(doctor: Callable[..., Any], tmp
     """Without the plugin on the driver nothing is carried: the workers have the cluster's folder, and it is said."""
     code, findings = doctor(VERL_USE_EXTERNAL_PLUGINS="none")
 
-    assert (code, findings["ray"]["state"]) == (1, "fail"), findings
+    assert (code, findings["ray"]["state"]) == (1, "fail"), findings["ray"]
     assert f"instead of {tmp_path / 'runs'}" in findings["ray"]["message"]
     assert "no VERL_TRACE_STEPS" in findings["ray"]["message"]
     assert findings["ray"]["remedy"]
