@@ -23,7 +23,7 @@ __all__ = ["MIN_ITEMS", "Repeats", "after_fork", "prepare"]
 # Below, encoding takes less than what is done here.
 MIN_ITEMS = 1024
 # Of all lists of the process: pointers and JSON. With what the allocator adds it becomes twice as much.
-MAX_HELD = 8 << 20
+MAX_HELD = 5 << 20
 
 _held = 0
 # re-entrant: a finaliser may interrupt its own thread
