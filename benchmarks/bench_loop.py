@@ -5,7 +5,7 @@
 A step is 256 trajectories of the mix; each LLM and tool call waits some hundred milliseconds, as for an engine. The lag
 is how much later than asked for a timer of 5 ms fires. The other thread hashes, which frees the interpreter's lock, and
 computes in Python, which does not. The floor writes too, and a write gives the lock away, which the other thread then
-has. Sides are measured in turn; at the end every record is looked for.
+has. Sides are measured in turn, peers with 16 trajectories only; at the end every record is looked for.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from workload import make_agent, trajectories
 SIDES = ("undecorated", "floor", "verl-trace", *PEERS)
 ROUNDS = 7
 TOGETHER = 256
+# Peers take minutes for as many.
+PEERS_TOGETHER = 16
 TICK = 0.005
 WAIT = (0.05, 0.45)
 
@@ -56,27 +58,27 @@ def commands(side: Side) -> dict[str, Callable[..., Any]]:
             await asyncio.sleep(TICK)
             lags.append((time.perf_counter() - asked) * 1000)
 
-    async def one(trajectory: Any, number: int) -> None:
+    async def one(trajectory: Any, number: int, slow: float) -> None:
         agent, chance = kind(), random.Random(number)
-        agent.wait = functools.partial(_wait, chance)
+        agent.wait = functools.partial(_wait, chance, slow)
         with side.trajectory(trajectory.step, trajectory.sample_index, trajectory.rollout_n):
             await agent.roll_out(trajectory)
 
-    async def step(together: int) -> Step:
+    async def step(together: int, slow: float) -> Step:
         chosen, lags = made[:together], list[float]()
         watch = asyncio.create_task(lag(lags))
         cpu, begun = time.thread_time(), time.perf_counter()
-        await asyncio.gather(*(one(trajectory, number) for number, trajectory in enumerate(chosen)))
+        await asyncio.gather(*(one(trajectory, number, slow) for number, trajectory in enumerate(chosen)))
         took = time.perf_counter() - begun
         watch.cancel()
         return Step(took, sorted(lags), time.thread_time() - cpu, sum(trajectory.calls for trajectory in chosen))
 
-    def busy(together: int) -> Step:
+    def busy(together: int, slow: float) -> Step:
         over = threading.Event()
         thread = threading.Thread(target=_be_busy, args=(over,))
         thread.start()
         try:
-            return asyncio.run(step(together))
+            return asyncio.run(step(together, slow))
         finally:
             over.set()
             thread.join()
@@ -84,8 +86,8 @@ def commands(side: Side) -> dict[str, Callable[..., Any]]:
     return {"step": busy}
 
 
-async def _wait(chance: random.Random) -> None:
-    await asyncio.sleep(chance.uniform(*WAIT))
+async def _wait(chance: random.Random, slow: float) -> None:
+    await asyncio.sleep(slow * chance.uniform(*WAIT))
 
 
 def _be_busy(over: threading.Event) -> None:
@@ -104,7 +106,8 @@ def bench(folder: Path, scale: float, sides: tuple[str, ...]) -> int:
             for name, child in running.items():
                 if name in PEERS and number > 0:
                     continue
-                steps.setdefault(name, []).append(Step(*child.ask("step", together=together)))
+                count = min(together, PEERS_TOGETHER) if name in PEERS else together
+                steps.setdefault(name, []).append(Step(*child.ask("step", together=count, slow=min(1, scale))))
                 child.ask("drain")
         print_table(steps)
         return int(check(running, {name: sum(step.calls for step in taken) for name, taken in steps.items()}))

@@ -15,14 +15,15 @@ import sys
 import time
 from pathlib import Path
 
-# Name -> program and its words; {scale} is what is given here, {seconds}, {gigabytes} and {rounds} follow it.
+# Name -> program and its words; {scale} is what is given here, {seconds}, {gigabytes}, {tenth} and {rounds} follow it.
 PROGRAMS = {
     "start": ["bench_start.py", "--rounds", "{rounds}"],
     "hot_path": ["bench_hot_path.py", "--scale", "{scale}"],
     "loop": ["bench_loop.py", "--scale", "{scale}"],
     "footprint": ["bench_footprint.py", "--scale", "{scale}"],
     "rewards": ["bench_rewards.py", "--seconds", "{seconds}"],
-    "upload": ["bench_upload.py", "--scale", "{scale}"],
+    "upload": ["bench_upload.py", "--size", "{tenth}"],
+    "read": ["bench_read.py", "--sizes", "{gigabytes}"],
     "grep": ["bench_grep.py", "{gigabytes}"],
 }
 
@@ -36,7 +37,7 @@ def main() -> None:
     scale = min(1.0, options.scale)
     words = {
         "scale": f"{scale:g}", "seconds": f"{scale:g}", "gigabytes": f"{max(0.01, 0.5 * scale):g}",
-        "rounds": str(max(2, round(15 * scale))),
+        "tenth": f"{max(0.002, 0.1 * scale):g}", "rounds": str(max(2, round(15 * scale))),
     }  # fmt: skip
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
     failed = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import time
 
 __all__ = ["new_id", "reseed", "stamp", "timestamp"]
@@ -20,10 +19,10 @@ class _IdState:
     __slots__ = ("count", "last", "node", "prefix")
 
     def __init__(self) -> None:
-        source = random.Random(os.urandom(32))
-        self.node = "-%04x-" % (0x8000 | source.getrandbits(14))
-        # twelve digits, also after more calls than a process can make
-        self.count = itertools.count(source.randrange(1 << 44, 1 << 47)).__next__
+        chance = int.from_bytes(os.urandom(8), "little")
+        self.node = "-%04x-" % (0x8000 | chance & 0x3FFF)
+        # twelve digits, also after more calls than a process can make: from 2^44 to 2^47
+        self.count = itertools.count((1 << 44) + (chance >> 14) % (7 << 44)).__next__
         self.last = 0
         # a millisecond and its text, which many calls of a busy process share; in one tuple, so that threads never
         # see halves of two updates

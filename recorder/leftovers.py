@@ -12,7 +12,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +63,7 @@ def iter_raw(folder: Path, own: str = "", idle: float | None = None) -> Iterator
     """
     names = os.listdir(folder)
     # many processes start at once: each begins with another file
-    random.shuffle(names)
+    names.sort(key=lambda name: hash((name, os.getpid())))
     for name in names:
         parsed = parse_segment_name(name)
         if parsed is not None and not parsed.sealed and parsed.writer != own:

@@ -120,19 +120,20 @@ class Span(Where):
 
     def end(self, duration: int, outcome: str, payload: bytes | list[bytes]) -> None:
         """Write the end record: `duration` in ns, the head's part from `text` on, the encoded output."""
-        if isinstance(payload, Payload):
+        if type(payload) is Payload:
             outcome += _blobs(payload)
         # the clock of records has microseconds: what a reader adds up must be exact
         ended = timestamp(self.started // 1000 * 1000 + duration)
-        trace = self.trace
         told = ('"ended_at":"%s","duration":%.9f%s' % (ended, duration / 1e9, outcome)).encode()  # noqa: UP031
+        trace = self.trace
+        before = trace.before_output
         if type(payload) is list:
-            size = sum(map(len, payload))
-            line = b"".join((_END_HEADS[size], trace.head, self.core, told, trace.before_output))
-            self.session.append(line, (*payload, b"}\n"))
+            head = _END_HEADS[sum(map(len, payload))]
+            self.session.append(b"".join((head, trace.head, self.core, told, before)), (*payload, b"}\n"))
         else:
-            heads = (_END_HEADS[len(payload)], trace.head, self.core, told, trace.before_output)
-            self.session.append(b"".join((*heads, payload, b"}\n")))  # type: ignore[arg-type]
+            head = _END_HEADS[len(payload)]
+            line = b"".join((head, trace.head, self.core, told, before, payload, b"}\n"))  # type: ignore[arg-type]
+            self.session.append(line)
 
     def decode_later(self, job: Callable[[], dict[str, str]]) -> None:
         """Have token ids decoded beside the traced code; the end record has announced a text."""
@@ -203,14 +204,12 @@ _new = object.__new__
 
 def begin(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span | None:
     """Write the start record and make the call the current span; None when nothing is recorded here."""
-    return begin_as(Span, op, args, kwargs)
-
-
-def begin_as(kind: type[_S], op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _S | None:
-    """The same for another kind of span; None also when it failed, which is counted."""
     session = sessions.current()
-    if session is None or not tracing.get():
-        return None
+    return None if session is None or not tracing.get() else begin_as(Span, session, op, args, kwargs)
+
+
+def begin_as(kind: type[_S], session: Session, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _S | None:
+    """The same for another kind of span, in a recording that runs; None when that failed, which is counted."""
     token: Token[Where | None] | None = None
     try:
         span = _new(kind)
@@ -245,15 +244,15 @@ def begin_as(kind: type[_S], op: Op, args: tuple[Any, ...], kwargs: dict[str, An
         if session.settings.drop_fields:
             inputs = without(inputs, session.settings.drop_fields)
         payload = encode_pieces(inputs, session.side, trace.repeats)
+        if type(payload) is Payload:
+            core += _blobs(payload)[1:].encode() + b","
+        before = trace.before_inputs
         if type(payload) is list:
-            size = sum(map(len, payload))
-            line = b"".join((_START_HEADS[size], trace.head, core, trace.before_inputs))
-            session.append(line, (*payload, b"}\n"))
+            head = _START_HEADS[sum(map(len, payload))]
+            session.append(b"".join((head, trace.head, core, before)), (*payload, b"}\n"))
         else:
-            if isinstance(payload, Payload):
-                core += _blobs(payload)[1:].encode() + b","
-            heads = (_START_HEADS[len(payload)], trace.head, core, trace.before_inputs)
-            session.append(b"".join((*heads, payload, b"}\n")))  # type: ignore[arg-type]
+            head = _START_HEADS[len(payload)]
+            session.append(b"".join((head, trace.head, core, before, payload, b"}\n")))  # type: ignore[arg-type]
         # taken last, so that the duration is the method's own
         span.begun = perf_counter_ns()
         return span

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import decimal
 import enum
 import pathlib
+import sys
 import types
 import uuid
 from collections import deque
@@ -319,7 +319,9 @@ def _leaf(value: Any, kind: type, budget: Budget) -> Any:
         return str(value)
     if any(kind is t for t in _AS_TEXT):
         return str(value)
-    if kind is decimal.Decimal:
+    # there is none before somebody loaded its module, which takes longer than this one
+    decimal = sys.modules.get("decimal")
+    if decimal is not None and kind is decimal.Decimal:
         return {"_type": "Decimal", "value": str(value)}
     if issubclass(kind, pathlib.PurePath):
         return str(value) if module_name(kind).startswith("pathlib") else f"<{class_name(kind)}>"

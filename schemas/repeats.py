@@ -103,7 +103,10 @@ class Repeats:
     def _release(self, size: int) -> None:
         _take(-size)
 
-    __del__ = clear
+    def __del__(self) -> None:
+        # at the interpreter's end there may be no account left
+        if _take is not None:
+            self.clear()
 
 
 def _is_flat(json: bytes) -> bool:
