@@ -89,6 +89,22 @@ def test_json_is_as_documented(cli: Cli, run: Path) -> None:
         check("compare", json.loads(compared))
 
 
+def test_json_of_what_keeps_runs(cli: Cli, run: Path, tmp_path: Path) -> None:
+    """The commands that check, copy, carry and send, on the same runs."""
+
+    def printed(*words: object) -> Any:
+        return json.loads(cli(*words, "--json").out)
+
+    check("verify", printed("verify", run))
+    check("status", printed("status", run))
+    check("upload", printed("upload", run, "--project", "somebody/p", "--dry-run"))
+    check("pack", printed("pack", run, "--out", tmp_path / "x.tar"))
+    check("collect", printed("collect", run.parent, tmp_path / "shared"))
+    check("repair", printed("repair", run, "--out", tmp_path / "copy"))
+    check("seal", printed("seal", run))
+    check("doctor", printed("doctor"))
+
+
 @pytest.mark.parametrize("columns", [80, 160])
 @pytest.mark.parametrize("name", ["ls", "ls-t", "stats", "show", "compare"])
 def test_golden_text(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int, name: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import orjson
 import pytest
 
@@ -21,6 +22,7 @@ from verl_trace.uploader.choose import Choosing
 from verl_trace.uploader.prune import DAMAGED, GROUP, OTHERWISE, WRITING, Pruning, plan_pruning
 from verl_trace.uploader.target import resolve
 
+SCHEMAS = Path(__file__).parents[2] / "docs" / "outputs.schema.json"
 SCRIPT = Path(sys.executable).with_name("verl-trace")
 
 
@@ -204,7 +206,9 @@ def test_it_asks_first(wandb_login: Any, writer: Any, project: str, tmp_path: Pa
     assert len(ids(recording.folder)) == 8
     yes = run("--uploaded", "--json", answer="y\n")
     assert yes.returncode == 0, yes.stderr
-    assert orjson.loads(yes.stdout)["deleted"] is True
+    told = orjson.loads(yes.stdout)
+    assert told["deleted"] is True
+    jsonschema.validate(told, {**orjson.loads(SCHEMAS.read_bytes()), "$ref": "#/$defs/prune"})
     listed = subprocess.run([str(SCRIPT), "ls", str(tmp_path / "runs")], capture_output=True, text=True)
     assert listed.returncode == 2
     assert "4 trajectories" in listed.stderr
