@@ -10,6 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from verl_trace.reader import in_time
+
 from .conftest import trajectory
 
 Cli = Callable[..., Any]
@@ -70,3 +74,24 @@ def test_head_ends_it_quietly(rollouts: Path) -> None:
         line = f"set -o pipefail; '{SCRIPT}' {command} | head -1"
         done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1), command
+
+
+@pytest.mark.parametrize("most", [2, 3, 7])
+def test_more_files_than_may_be_open(
+    cli: Cli, writer: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """The same lines in the same order as with all of them open."""
+    made = [writer(tmp_path / "runs", "p", pid=number) for number in range(20)]
+    for step in range(4):
+        for number, one in enumerate(made):
+            # some have ended before others begin, as far as their records tell
+            if number % 3 != step % 3:
+                trajectory(one, step, number, 0)
+    for one in made:
+        one.close()
+    expected = cli("cat", tmp_path / "runs").out
+    monkeypatch.setattr(in_time, "MOST_OPEN", most)
+    done = cli("cat", tmp_path / "runs")
+
+    assert (done.out, done.err) == (expected, "")
+    assert len(expected.splitlines()) == sum(one.path.read_text().count("\n") for one in made)
