@@ -70,7 +70,10 @@ def collect(
             last = seconds if seconds is not None else parse_duration(_DEADLINE, "--deadline")
             report = _Sidecar(source, target, move, limit, last, as_json).run(_interval(every))
     except OSError as error:
-        raise BadTarget(f"{error.filename or target}: {error.strerror}") from error
+        raise BadTarget(
+            f"{error.filename or target}: {error.strerror}",
+            hint="SRC is a folder of runs, or one run; DEST a folder that can be written",
+        ) from error
     raise typer.Exit(1 if report.left or report.failures else 0)
 
 
