@@ -38,15 +38,18 @@ def collect(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="Folder of runs on this node, or one run.")],
     target: Annotated[Path, typer.Argument(metavar="DEST", help="Folder of runs on shared storage.")],
     every: Annotated[
-        str | None, typer.Option(help="Make a pass so often (60s) until SIGTERM, then a last one.")
+        str | None, typer.Option(metavar="TIME", help="Make a pass so often (60s) until SIGTERM, then a last one.")
     ] = None,
     deadline: Annotated[
-        str | None, typer.Option(help="End after so long; newest and smallest first. The last pass of --every: 25s.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="End after so long; newest and smallest first. The last pass of --every: 25s."
+        ),
     ] = None,
     move: Annotated[
         bool, typer.Option("--move", help="Remove here what has arrived and cannot change any more.")
     ] = False,
-    bwlimit: Annotated[str | None, typer.Option(help="At most so many bytes a second: 50MB.")] = None,
+    bwlimit: Annotated[str | None, typer.Option(metavar="SIZE", help="At most so many bytes a second: 50MB.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each report as one JSON object a line.")] = False,
 ) -> None:
     """Bring recorded runs from node-local disk to shared storage, while they are written or afterwards.

@@ -22,7 +22,7 @@ NEEDED = ("weave", "wandb", "requests", "rich")
 
 
 def demo(
-    folder: Annotated[Path, typer.Option("--dir", help="Folder of runs to record into.")] = Path("runs"),
+    folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder of runs to record into.")] = Path("runs"),
     no_upload: Annotated[bool, typer.Option("--no-upload", help="Record only; needs no extra and no server.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was done as one JSON object.")] = False,
 ) -> None:

@@ -122,7 +122,7 @@ def test_a_run_given_as_the_current_folder_keeps_its_name(
 
     collect(".", tmp_path / "shared")
 
-    assert ["exp1"] == os.listdir(tmp_path / "shared")
+    assert os.listdir(tmp_path / "shared") == ["exp1"]
 
 
 def test_move_removes_what_arrived(node: Path, tmp_path: Path) -> None:
