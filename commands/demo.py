@@ -31,6 +31,8 @@ def demo(
     The server is W&B's own, with SQLite storage, in an environment that the first use installs and keeps. It ends with
     this command; the recorded files stay.
 
+    Exit codes: 0 every call has arrived; 1 one has not; 2 it could not start.
+
     Example: verl-trace demo --no-upload
     """
     if not no_upload:
