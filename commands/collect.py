@@ -166,7 +166,7 @@ def _tell(report: Report, as_json: bool) -> None:
     if as_json:
         typer.echo(orjson.dumps(report.as_json()).decode())
         return
-    parts = [f"{report.copied:,} files copied", f"{report.extended:,} extended", human_bytes(report.size)]
+    parts = [f"{report.copied:,} files copied", f"{report.extended:,} open ones extended", human_bytes(report.size)]
     for count, words in ((report.sealed, "compressed first"), (report.removed, "removed here")):
         parts += [f"{count:,} {words}"] if count else []
     if report.left:
