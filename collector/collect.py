@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..recorder import node_name, seal_dead
+from ..schemas.errors import BadTarget
 from ..schemas.files import SIDE_SUFFIX, parse_segment_name
 from .items import Item, items_of, run_folders, sealed_form
 from .temporary import remove_abandoned, token_of
@@ -54,12 +55,15 @@ def collect(source: str | Path, target: str | Path, *, move: bool = False, pace:
 
     Raises:
         OSError: `source` cannot be listed, or `target` cannot be made.
+        BadTarget: a run of `source` lies where it would be brought to.
     """
     source, target, pace = Path(source), Path(target), pace or Pace()
     report = Report()
     token = token_of(report.host)
     items: list[Item] = []
     folders = run_folders(source)
+    for folder, name in folders:
+        _two_places(folder, target / name)
     for folder, name in folders:
         (target / name).mkdir(parents=True, exist_ok=True)
         try:
@@ -82,6 +86,12 @@ def collect(source: str | Path, target: str | Path, *, move: bool = False, pace:
         if folder.exists():
             _remove_side_files(folder, target / name, report)
     return report
+
+
+def _two_places(folder: Path, target: Path) -> None:
+    """With `move` a run that is its own copy would be gone: by another path, a link or a second mount, too."""
+    if target.exists() and os.path.samefile(folder, target):
+        raise BadTarget(f"{folder} and {target} are the same folder", hint="let DEST be a folder elsewhere")
 
 
 def _bring(item: Item, pace: Pace, token: str, report: Report) -> None:

@@ -78,8 +78,8 @@ def run_folders(source: Path) -> list[tuple[Path, Path]]:
     found = [(source, Path())] if any(_concerns(name) for name in os.listdir(source)) else []
     with os.scandir(source) as entries:
         folders = sorted(entry.name for entry in entries if entry.is_dir())
-    # a run's folder that was given itself keeps its name at the destination
-    found = [(folder, Path(source.name)) for folder, _ in found]
+    # a run's folder that was given itself keeps its name at the destination, also one that was given as `.`
+    found = [(folder, Path(Path(os.path.abspath(source)).name)) for folder, _ in found]
     return found + [(source / name, Path(name)) for name in folders if any(map(_concerns, os.listdir(source / name)))]
 
 

@@ -38,15 +38,18 @@ def collect(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="Folder of runs on this node, or one run.")],
     target: Annotated[Path, typer.Argument(metavar="DEST", help="Folder of runs on shared storage.")],
     every: Annotated[
-        str | None, typer.Option(help="Make a pass so often (60s) until SIGTERM, then a last one.")
+        str | None, typer.Option(metavar="TIME", help="Make a pass so often (60s) until SIGTERM, then a last one.")
     ] = None,
     deadline: Annotated[
-        str | None, typer.Option(help="End after so long; newest and smallest first. The last pass of --every: 25s.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="End after so long; newest and smallest first. The last pass of --every: 25s."
+        ),
     ] = None,
     move: Annotated[
         bool, typer.Option("--move", help="Remove here what has arrived and cannot change any more.")
     ] = False,
-    bwlimit: Annotated[str | None, typer.Option(help="At most so many bytes a second: 50MB.")] = None,
+    bwlimit: Annotated[str | None, typer.Option(metavar="SIZE", help="At most so many bytes a second: 50MB.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each report as one JSON object a line.")] = False,
 ) -> None:
     """Bring recorded runs from node-local disk to shared storage, while they are written or afterwards.
@@ -70,7 +73,10 @@ def collect(
             last = seconds if seconds is not None else parse_duration(_DEADLINE, "--deadline")
             report = _Sidecar(source, target, move, limit, last, as_json).run(_interval(every))
     except OSError as error:
-        raise BadTarget(f"{error.filename or target}: {error.strerror}") from error
+        raise BadTarget(
+            f"{error.filename or target}: {error.strerror}",
+            hint="SRC is a folder of runs, or one run; DEST a folder that can be written",
+        ) from error
     raise typer.Exit(1 if report.left or report.failures else 0)
 
 
@@ -160,7 +166,7 @@ def _tell(report: Report, as_json: bool) -> None:
     if as_json:
         typer.echo(orjson.dumps(report.as_json()).decode())
         return
-    parts = [f"{report.copied:,} files copied", f"{report.extended:,} extended", human_bytes(report.size)]
+    parts = [f"{report.copied:,} files copied", f"{report.extended:,} open ones extended", human_bytes(report.size)]
     for count, words in ((report.sealed, "compressed first"), (report.removed, "removed here")):
         parts += [f"{count:,} {words}"] if count else []
     if report.left:

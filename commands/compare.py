@@ -38,7 +38,8 @@ def compare(
     ],
     filters: Filters = Filters(),  # noqa: B008
     tokenizer: Annotated[
-        Path | None, typer.Option("--tokenizer", help="Decode token ids that have no text.", show_default=False)
+        Path | None,
+        typer.Option("--tokenizer", metavar="DIR", help="Decode token ids that have no text.", show_default=False),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Shorten nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

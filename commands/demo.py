@@ -22,7 +22,7 @@ NEEDED = ("weave", "wandb", "requests", "rich")
 
 
 def demo(
-    folder: Annotated[Path, typer.Option("--dir", help="Folder of runs to record into.")] = Path("runs"),
+    folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder of runs to record into.")] = Path("runs"),
     no_upload: Annotated[bool, typer.Option("--no-upload", help="Record only; needs no extra and no server.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was done as one JSON object.")] = False,
 ) -> None:
@@ -30,6 +30,8 @@ def demo(
 
     The server is W&B's own, with SQLite storage, in an environment that the first use installs and keeps. It ends with
     this command; the recorded files stay.
+
+    Exit codes: 0 every call has arrived; 1 one has not; 2 it could not start.
 
     Example: verl-trace demo --no-upload
     """

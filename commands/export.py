@@ -36,14 +36,21 @@ _NOUNS = {"trajectories": "trajectory", "calls": "call", "spans": "span", "event
 def export(
     run: RunArgument,
     format: Annotated[
-        str, typer.Option("--format", help="parquet, chat (JSONL for SFT), chrome (also Perfetto), otlp (JSONL).")
+        str,
+        typer.Option(
+            "--format", metavar="FORMAT", help="parquet, chat (JSONL for SFT), chrome (also Perfetto), otlp (JSONL)."
+        ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", help="New file; of parquet a folder, for trajectories.parquet and calls.parquet.")
+        Path,
+        typer.Option(
+            "--out", metavar="PATH", help="New file; of parquet a folder, for trajectories.parquet and calls.parquet."
+        ),
     ],
     filters: Filters = Filters(),  # noqa: B008
     tokenizer: Annotated[
-        Path | None, typer.Option("--tokenizer", help="Decode token ids that have no text.", show_default=False)
+        Path | None,
+        typer.Option("--tokenizer", metavar="DIR", help="Decode token ids that have no text.", show_default=False),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is at --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as one JSON object.")] = False,

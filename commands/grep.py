@@ -46,7 +46,8 @@ def grep(
         typer.Option("--field", help="Only these fields: output, response_text, 'inputs.*.content'.", metavar="PATH"),
     ] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option("--tokenizer", help="Decode token ids and search them too.", show_default=False)
+        Path | None,
+        typer.Option("--tokenizer", metavar="DIR", help="Decode token ids and search them too.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
 ) -> None:

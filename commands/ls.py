@@ -127,7 +127,7 @@ def _trajectories(runs: list[Run], filters: Filters, sort: str | None, as_json: 
                 typer.echo(f"{visible(run.experiment_name)}  {visible(run.project_name)}")
             whole = filters.everything
             table = trajectories_table(facts, _columns(), run.attempts, whole_run=whole) if facts else ""
-            typer.echo(table or "no such trajectories")
+            typer.echo(table or "no trajectory is meant by these filters")
             if note := as_of_note(as_of_facts(run)):
                 typer.echo(f"verl-trace: {visible(run.experiment_name)}: {note}", err=True)
     if as_json:

@@ -21,10 +21,14 @@ __all__ = ["pack"]
 
 @with_filters
 def pack(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or of several.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, X.tar; must not be there yet.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs, or of several.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write, X.tar; must not be there yet.")
+    ],
     filters: Filters,
-    split: Annotated[str | None, typer.Option(help="Begin a new part, X.part2.tar, at this size: 4GB, 500MiB.")] = None,
+    split: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Begin a new part, X.part2.tar, at this size: 4GB, 500MiB.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
 ) -> None:
     """Pack runs into one tar, or into parts of a size. Every reading command and `upload` take X.tar as it is.

@@ -19,8 +19,11 @@ _LISTED = 20
 
 
 def repair(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or of several, or one span file.")],
-    out: Annotated[Path, typer.Option("--out", help="New folder for the copy, not inside of RUN.")],
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="Folder of a run, or of several, a packed run (X.tar), or one span file."),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New folder for the copy, not inside of RUN.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
 ) -> None:
     """Copy all that is readable of a run into a new folder; the original is only read.

@@ -23,7 +23,8 @@ RunArgument = Annotated[
     Path,
     typer.Argument(
         metavar="RUN",
-        help="Folder of a run, or of several, a span file, or the beginning of a run's name in VERL_TRACE_DIR or runs.",
+        help="Folder of a run, or of several, a packed run (X.tar), a span file, or the beginning of a run's name in"
+        " VERL_TRACE_DIR or runs.",
         show_default=False,
     ),
 ]

@@ -29,7 +29,9 @@ def seal(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or of several.")],
     idle: Annotated[
         float | None,
-        typer.Option(help="Compress files of other hosts, too, that did not change for that many seconds."),
+        typer.Option(
+            metavar="SECONDS", help="Compress files of other hosts, too, that did not change for that many seconds."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a raw file.")] = False,
 ) -> None:

@@ -38,7 +38,12 @@ SelectorArgument = Annotated[
 ]
 TokenizerOption = Annotated[
     Path | None,
-    typer.Option("--tokenizer", help="Folder of a tokenizer: decode token ids that have no text.", show_default=False),
+    typer.Option(
+        "--tokenizer",
+        metavar="DIR",
+        help="Folder of a tokenizer: decode token ids that have no text.",
+        show_default=False,
+    ),
 ]
 
 

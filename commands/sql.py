@@ -38,10 +38,15 @@ def sql(
     run: RunArgument,
     query: Annotated[str, typer.Argument(metavar="SELECT", help="SQL over trajectories, calls and turns.")],
     filters: Filters = Filters(),  # noqa: B008
-    format: Annotated[str, typer.Option("--format", help="table, csv, json (a line a row) or parquet.")] = "table",
-    out: Annotated[Path | None, typer.Option("--out", help="Write to this file.", show_default=False)] = None,
+    format: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="table, csv, json (a line a row) or parquet.")
+    ] = "table",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write to this file.", show_default=False)
+    ] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option("--tokenizer", help="Decode token ids that have no text.", show_default=False)
+        Path | None,
+        typer.Option("--tokenizer", metavar="DIR", help="Decode token ids that have no text.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:

@@ -59,19 +59,24 @@ FeedbackOption = Annotated[
     bool, typer.Option("--feedback", help="Give rewards as Weave feedback on the root calls, too.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")]
-WorkersOption = Annotated[int, typer.Option(min=1, max=64, help="Requests under way at once.")]
-MaxWaitOption = Annotated[str, typer.Option(callback=checked_seconds, help="Give up after so long without success.")]
+WorkersOption = Annotated[int, typer.Option(min=1, max=64, metavar="NUMBER", help="Requests under way at once.")]
+MaxWaitOption = Annotated[
+    str, typer.Option(callback=checked_seconds, metavar="TIME", help="Give up after so long without success.")
+]
 CheckOption = Annotated[
     str,
     typer.Option(
-        help="After sending: count what the server holds (counts), read all of it back and compare (deep), or none."
+        metavar="CHECK",
+        help="After sending: count what the server holds (counts), read all of it back and compare (deep), or none.",
     ),
 ]
 FollowOption = Annotated[
     bool,
     typer.Option("--follow", help="Go on until the run has ended, or Ctrl-C: send what has settled at each look."),
 ]
-EveryOption = Annotated[str, typer.Option(callback=checked_seconds, help="With --follow: time between two looks.")]
+EveryOption = Annotated[
+    str, typer.Option(callback=checked_seconds, metavar="TIME", help="With --follow: time between two looks.")
+]
 FailFastOption = Annotated[
     bool, typer.Option("--fail-fast", help="Send nothing unless every run and folder in RUN can be uploaded.")
 ]

@@ -24,17 +24,23 @@ CallsOption = Annotated[
     typer.Option("--calls", help="Only the calls that --op, --status, … mean.", rich_help_panel=_PANEL),
 ]
 SampleRateOption = Annotated[
-    float | None, typer.Option(min=0, max=1, help="A share of the GRPO groups, whole ones.", rich_help_panel=_PANEL)
+    float | None,
+    typer.Option(min=0, max=1, metavar="SHARE", help="A share of the GRPO groups, whole ones.", rich_help_panel=_PANEL),
 ]
-LimitOption = Annotated[int | None, typer.Option(min=0, help="At most so many trajectories.", rich_help_panel=_PANEL)]
+LimitOption = Annotated[
+    int | None, typer.Option(min=0, metavar="NUMBER", help="At most so many trajectories.", rich_help_panel=_PANEL)
+]
 BudgetOption = Annotated[
     str | None,
     typer.Option(
+        metavar="SIZE",
         help="At most so many bytes as the server counts them (500MB): every step, failures, best and worst first.",
         rich_help_panel=_PANEL,
     ),
 ]
-SeedOption = Annotated[int, typer.Option(help="Another seed, another choice.", rich_help_panel=_PANEL)]
+SeedOption = Annotated[
+    int, typer.Option(metavar="NUMBER", help="Another seed, another choice.", rich_help_panel=_PANEL)
+]
 DropFieldsOption = Annotated[
     str, typer.Option(metavar="NAMES", help="Fields to leave out: logprobs,prompt_ids.", rich_help_panel=_PANEL)
 ]

@@ -40,15 +40,20 @@ def checked_seconds(text: str) -> str:
     return text
 
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or of several, or one span file.")]
-EntityOption = Annotated[
-    str | None, typer.Option(help="W&B entity (user or team) instead of the recorded or default one.")
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Folder of a run, or of several, a packed run (X.tar), or one span file.")
 ]
-ProjectOption = Annotated[str | None, typer.Option(help="PROJECT or ENTITY/PROJECT instead of the recorded name.")]
+EntityOption = Annotated[
+    str | None, typer.Option(metavar="ENTITY", help="W&B entity (user or team) instead of the recorded or default one.")
+]
+ProjectOption = Annotated[
+    str | None, typer.Option(metavar="PROJECT", help="PROJECT or ENTITY/PROJECT instead of the recorded name.")
+]
 SettleOption = Annotated[
     str,
     typer.Option(
         callback=checked_seconds,
+        metavar="TIME",
         help="Silence after which nothing more is awaited of a trajectory, or of a process on another host: 10m, 1h; 0"
         " waits for nothing but processes of this host.",
     ),
@@ -58,7 +63,9 @@ PartialOption = Annotated[
 ]
 StateDirOption = Annotated[
     Path | None,
-    typer.Option(help="Folder that remembers what is stored; default: verl-trace/uploads in XDG_STATE_HOME."),
+    typer.Option(
+        metavar="DIR", help="Folder that remembers what is stored; default: verl-trace/uploads in XDG_STATE_HOME."
+    ),
 ]
 NoWandbOption = Annotated[
     bool, typer.Option("--no-wandb", help="Sync no W&B runs and link none.", rich_help_panel="W&B runs")
@@ -70,10 +77,12 @@ WandbDirOption = Annotated[
     list[Path] | None,
     typer.Option(
         exists=True,
+        metavar="DIR",
         help="Where offline runs lie, if not beside RUN or in WANDB_DIR; repeatable.",
         rich_help_panel="W&B runs",
     ),
 ]
 RunIdOption = Annotated[
-    str | None, typer.Option(help="Id of the W&B run that the calls belong to.", rich_help_panel="W&B runs")
+    str | None,
+    typer.Option(metavar="ID", help="Id of the W&B run that the calls belong to.", rich_help_panel="W&B runs"),
 ]

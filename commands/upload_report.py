@@ -89,7 +89,9 @@ def _run(report: RunReport, plan: Estimate | None) -> Iterator[str]:
     yield f"  failed   {report.failed:>9,}"
     for failure in report.failures[:_LISTED]:
         field = f" [{failure.field}]" if failure.field else ""
-        yield f"    {failure.id} {failure.op}{field}: {failure.reason}"
+        # the reason of the stop is told once, below
+        reason = "not sent: see below" if failure.reason == f"not sent: {report.stopped}" else failure.reason
+        yield f"    {failure.id} {failure.op}{field}: {reason}"
     if report.failed > _LISTED:
         yield f"    … and {report.failed - _LISTED:,} more"
     if report.moved:
@@ -107,15 +109,22 @@ def _run(report: RunReport, plan: Estimate | None) -> Iterator[str]:
     if sum(report.differing.values()) > _LISTED:
         yield f"    … and {sum(report.differing.values()) - _LISTED:,} more"
     if report.stopped:
-        yield f"  stopped: {report.stopped}; run the command again for the rest"
+        yield f"  stopped: {report.stopped}{_again(report)}"
     yield from (f"  note: {note}" for note in [*_remarks(report), *report.notes])
+
+
+def _again(report: RunReport) -> str:
+    """What to do after a stop, where repeating helps."""
+    from ..uploader.storing import ELSEWHERE
+
+    return "" if report.stopped.endswith(ELSEWHERE) else "; run the command again for the rest"
 
 
 def _checked(report: RunReport) -> str:
     """What the check after sending came to."""
     if report.checked is None:
         return "  (not checked)"
-    kinds = ", ".join(f"{count:,} fields {kind}" for kind, count in sorted(report.differing.items()))
+    kinds = ", ".join(f"fields: {count:,} {kind}" for kind, count in sorted(report.differing.items()))
     found = f"  (the server shows {report.checked:,} of them"
     if report.more:
         found += f", and {report.more:,} more of these trajectories"

@@ -24,7 +24,10 @@ _LISTED = 20
 
 
 def verify(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or of several, or one span file.")],
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="Folder of a run, or of several, a packed run (X.tar), or one span file."),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a run.")] = False,
 ) -> None:
     """Read everything in a run and say what is whole, torn or damaged. Changes nothing.

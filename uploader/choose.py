@@ -82,13 +82,14 @@ class Choice:
         chosen = self.selection
         if chosen is None or not chosen.left_out:
             return []
+        left = f"{chosen.left_out:,} of {chosen.trajectories:,} trajectories"
+        if self.asked.budget is None:
+            left = f"left out by the limit: {left}"
+        else:
+            size = f"{size_words(chosen.size - chosen.size_taken)} of {size_words(chosen.size)}"
+            left = f"left out for want of room: {left}, {size}"
         return [
-            f"left out for want of room: {chosen.left_out:,} of {chosen.trajectories:,} trajectories,"
-            f" {size_words(chosen.size - chosen.size_taken)} of {size_words(chosen.size)};"
-            f" in it are {chosen.groups_taken:,} of {chosen.groups:,} groups, {chosen.steps_taken:,} of"
-            f" {chosen.steps:,} steps, {chosen.failed_taken:,} of {chosen.failed:,} trajectories that failed"
-            if self.asked.budget is not None
-            else f"left out by the limit: {chosen.left_out:,} of {chosen.trajectories:,} trajectories; in it are"
-            f" {chosen.groups_taken:,} of {chosen.groups:,} groups, {chosen.steps_taken:,} of {chosen.steps:,} steps,"
+            f"{left}; what is chosen has {chosen.groups_taken:,} of {chosen.groups:,} groups,"
+            f" {chosen.steps_taken:,} of {chosen.steps:,} steps,"
             f" {chosen.failed_taken:,} of {chosen.failed:,} trajectories that failed"
         ]

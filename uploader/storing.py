@@ -12,7 +12,7 @@ from .transport import Refusal, Transient, Unreachable
 if TYPE_CHECKING:
     from .client import Client
 
-__all__ = ["COMPLETE_MODE", "Outcome", "Refused", "Storing"]
+__all__ = ["COMPLETE_MODE", "ELSEWHERE", "Outcome", "Refused", "Storing"]
 
 # The server's name for: this project takes whole calls only.
 COMPLETE_MODE = "CALLS_COMPLETE_MODE_REQUIRED"
@@ -22,6 +22,8 @@ SERVER_ERRORS = 3
 SERVER_ERRORS_ALONE = 4
 # SQLite's words for an id that is taken. Its table has one key for the calls of all projects.
 _TAKEN = "UNIQUE constraint failed: calls"
+# The end of the reason that no repetition helps against.
+ELSEWHERE = "; a second server can"
 
 
 class Refused(NamedTuple):
@@ -73,7 +75,7 @@ class Storing:
                 if _TAKEN in str(trouble) and len(calls) == sent and not started:
                     raise Unreachable(
                         f"{self._client.url} keeps one call per id over all of its projects (SQLite storage), and"
-                        f" another project has these: it cannot take a copy for {self._client.project_id}"
+                        f" another project has these: it cannot take a copy for {self._client.project_id}{ELSEWHERE}"
                     ) from None
                 if trouble.status != 500:
                     continue

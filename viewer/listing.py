@@ -135,7 +135,7 @@ def _notes(fact: dict[str, Any], whole_run: bool) -> list[str]:
     name = visible(fact["experiment_name"])
     notes = [f"{name}: {note}"] if (note := as_of_note(fact)) else []
     if not fact["calls"]:
-        notes.append(f"{name}: {'no calls recorded' if whole_run else 'no such trajectories'}")
+        notes.append(f"{name}: {'no calls recorded' if whole_run else 'no trajectory is meant by these filters'}")
     counts = {
         "unfinished": ("call", "without an end (the process was killed, or is still at it)"),
         "orphans": ("call", "whose parent is not in the files"),

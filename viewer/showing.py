@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..reader import Call
@@ -33,17 +33,29 @@ def fact_lines(facts: dict[str, Any], columns: int) -> Iterator[Line]:
     words += [facts["status"], human_seconds(facts["duration"])]
     words += [counted(facts["turns"], "turn")] if facts["turns"] else []
     words += [counted(facts["tokens"], "token")] if facts["tokens"] is not None else []
-    errors = f", {counted(facts['errors'], 'error')}" if facts["errors"] else ""
-    words.append(counted(facts["calls"], "call") + errors)
-    yield from (line(_INDENT, text) for text in wrapped(" · ".join(words), columns - 2))
+    words.append(counted(facts["calls"], "call"))
+    words += [counted(facts["errors"], "error")] if facts["errors"] else []
+    yield from (line(_INDENT, text) for text in _row_by_row(words, columns - 2))
     if "reward" in facts:
         yield line(_INDENT, ("reward ", ""), (visible(_short(facts["reward"])), "bold"))
     rest = {name: value for name, value in facts.items() if name not in FACTS and name not in ("reward",)}
     if rest:
-        told = " · ".join(f"{visible(name)} {visible(_short(value))}" for name, value in rest.items())
-        yield from (line(_INDENT, (text, "dim")) for text in wrapped(told, columns - 2))
-    where = f"{facts['experiment_name']} · attempt {facts['attempt']} · {facts['started_at']} · {facts['op']}"
-    yield from (line(_INDENT, (text, "dim")) for text in wrapped(visible(where), columns - 2))
+        told = [f"{visible(name)} {visible(_short(value))}" for name, value in rest.items()]
+        yield from (line(_INDENT, (text, "dim")) for text in _row_by_row(told, columns - 2))
+    where = [facts["experiment_name"], f"attempt {facts['attempt']}", facts["started_at"], facts["op"]]
+    yield from (line(_INDENT, (text, "dim")) for text in _row_by_row(map(visible, where), columns - 2))
+
+
+def _row_by_row(facts: Iterable[str], columns: int) -> Iterator[str]:
+    """Facts with dots between them; a row ends between two of them, where they fit into one at all."""
+    row = ""
+    for fact in facts:
+        longer = f"{row} · {fact}" if row else fact
+        if row and cell_width(longer) > columns:
+            yield from wrapped(row, columns)
+            longer = fact
+        row = longer
+    yield from wrapped(row, columns)
 
 
 def conversation_lines(turns: list[Turn], columns: int, *, full: bool = False) -> Iterator[Line]:

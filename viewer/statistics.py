@@ -72,16 +72,19 @@ def bars(rows: Sequence[tuple[str, float, str]], whole: float, *, boxes: bool = 
 
 
 def histogram(values: Sequence[float], *, boxes: bool = True) -> str:
-    """How many values lie in each of ten equal parts of their range."""
+    """How many values lie in each of ten equal parts of their range, or of fewer where ten would read alike."""
     low, high = min(values), max(values)
-    width = (high - low) / _BINS or 1.0
-    counts = [0] * _BINS
+    bins = next(bins for bins in range(_BINS, 0, -1) if bins == 1 or _differ(low, high, bins))
+    width = (high - low) / bins or 1.0
+    counts = [0] * bins
     for value in values:
-        counts[min(_BINS - 1, int((value - low) / width))] += 1
-    last = max(index for index, count in enumerate(counts) if count)
-    rows = [
-        (f"{human_seconds(low + index * width):>9} to {human_seconds(low + (index + 1) * width):>9}", count)
-        for index, count in enumerate(counts[: last + 1])
-    ]
+        counts[min(bins - 1, int((value - low) / width))] += 1
+    edges = [human_seconds(low + index * (high - low) / bins) for index in range(bins + 1)]
+    rows = [(f"{edges[index]:>9} to {edges[index + 1]:>9}", count) for index, count in enumerate(counts)]
     mark, most = "█" if boxes else "#", max(counts)
     return "\n".join(f"  {name}  {mark * round(_BAR * count / most):<{_BAR}}  {count:,}" for name, count in rows)
+
+
+def _differ(low: float, high: float, bins: int) -> bool:
+    """Whether the ends of all parts are written differently."""
+    return len({human_seconds(low + index * (high - low) / bins) for index in range(bins + 1)}) == bins + 1

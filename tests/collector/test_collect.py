@@ -19,6 +19,7 @@ from verl_trace.collector import Pace, collect
 from verl_trace.collector import transfer as transfers
 from verl_trace.reader import find_runs, iter_trajectories
 from verl_trace.reader.verify import verify
+from verl_trace.schemas.errors import BadTarget
 
 RECORD = """
 import sys, time
@@ -98,6 +99,30 @@ def test_one_run_given_itself(node: Path, tmp_path: Path) -> None:
     """SRC may be the run's folder: it keeps its name."""
     collect(node / "exp1", tmp_path / "shared")
     assert calls(tmp_path / "shared" / "exp1") == calls(node)
+
+
+@pytest.mark.parametrize("move", [False, True])
+def test_a_run_is_not_brought_to_where_it_is(node: Path, tmp_path: Path, move: bool) -> None:
+    """SRC as its own DEST, by another path too, is refused, and every file is still there: they are the only ones."""
+    (tmp_path / "link").symlink_to(node)
+    before = sorted(path.name for path in node.rglob("*"))
+
+    for source, target in ((node, node), (node, tmp_path / "link"), (node / "exp1", node)):
+        with pytest.raises(BadTarget, match="the same folder"):
+            collect(source, target, move=move)
+
+    assert before == sorted(path.name for path in node.rglob("*"))
+
+
+def test_a_run_given_as_the_current_folder_keeps_its_name(
+    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`collect . DEST` in a run's folder makes DEST/exp1, as from anywhere else."""
+    monkeypatch.chdir(node / "exp1")
+
+    collect(".", tmp_path / "shared")
+
+    assert os.listdir(tmp_path / "shared") == ["exp1"]
 
 
 def test_move_removes_what_arrived(node: Path, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_an_empty_run(cli: Cli, writer: Callable[..., Any], tmp_path: Path) -> N
 
     assert "no trajectories" in cli("stats", run).out
     assert "no calls recorded" in cli("ls", run).out
-    assert "no such trajectories" in cli("ls", run, "-t").out
+    assert "no trajectory is meant" in cli("ls", run, "-t").out
     assert cli("show", run).code == 2
     assert cli("grep", "x", run).code == 1
     assert cli("cat", run).code == 0

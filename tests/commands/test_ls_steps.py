@@ -55,7 +55,7 @@ def test_filters_count_what_they_leave(cli: Cli, rollouts: Path) -> None:
     assert counted("--where", "reward > 1 and not errors") == 3
     assert counted("--op", "Calculator*", "--rollout-n", "0", "--sample-index", "1") == 2
     assert counted("--validate") == 0
-    assert "no such trajectories" in cli("ls", rollouts, "--validate").out
+    assert "no trajectory is meant" in cli("ls", rollouts, "--validate").out
     assert "no calls" not in cli("ls", rollouts, "--validate").out
     for words in (["--step", "a:b"], ["--where", "reward >"], ["--attempt", "9"], ["--status", "odd"]):
         done = cli("ls", rollouts, *words)

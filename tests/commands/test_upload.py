@@ -108,7 +108,9 @@ def test_stopped_midway(run: Run, wandb_login: Server, recording: Any, project: 
     assert code == 5
     assert numbers(out) == {"recorded": 2, "sent": 0, "skipped": 0, "failed": 2}
     assert "  stopped: " in out
-    assert out.count("not sent: ") == 2
+    assert out.count("not sent: see below") == 2
+    assert out.count("SQLite storage") == 1
+    assert "run the command again" not in out
 
 
 def test_ten_folders(run: Run, wandb_login: Server, recording: Any, tmp_path: Path) -> None:
