@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from .schemas.errors import VerlTraceError
+from .schemas.secrets import hidden
 from .viewer.text import visible
 
 __all__ = ["app", "main"]
@@ -136,7 +137,7 @@ def main() -> None:
         # names of files and what servers answer are hostile text too
         hint = f" ({error.hint})" if error.hint else ""
         lines = [f"verl-trace: {visible(error)}{visible(hint)}", *(f"  {visible(line)}" for line in error.details)]
-        print("\n".join(lines), file=sys.stderr)  # noqa: T201
+        print(hidden("\n".join(lines), os.environ.get("WANDB_API_KEY")), file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_CANNOT_START)
     except OSError as error:
         # a folder on the way that is closed, a current folder that is gone

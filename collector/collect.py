@@ -7,17 +7,18 @@ name everywhere. With `move`, what has arrived whole, was compared, and cannot c
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..recorder import node_name, seal_dead
-from ..schemas.errors import BadTarget
+from ..recorder import iter_raw, node_name
 from ..schemas.files import SIDE_SUFFIX, parse_segment_name
-from .items import Item, items_of, run_folders, sealed_form
+from .items import Item, items_of, pruned_files, run_folders, sealed_form, whole_item
 from .temporary import remove_abandoned, token_of
 from .transfer import Differs, OutOfTime, Pace, digest_of, transfer
+from .twins import remove_twins
 
 __all__ = ["Report", "collect"]
 
@@ -41,7 +42,9 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {**vars(self), "failures": [{"file": name, "reason": reason} for name, reason in self.failures]}
+        # names of files may be bytes that are no text
+        failures = [{"file": _utf8(name), "reason": _utf8(reason)} for name, reason in self.failures]
+        return {**vars(self), "host": _utf8(self.host), "failures": failures}
 
     def add(self, other: Report) -> None:
         """Take in a later pass: what it moved adds up, what it left is what is left."""
@@ -53,48 +56,58 @@ class Report:
 def collect(source: str | Path, target: str | Path, *, move: bool = False, pace: Pace | None = None) -> Report:
     """Bring what is at `source` (a run's folder, or a folder of such) to `target`, a folder of runs. Repeatable.
 
+    A run's folder, or a file, that cannot be read or written is a failure in the report and does not keep the others.
+
     Raises:
-        OSError: `source` cannot be listed, or `target` cannot be made.
-        BadTarget: a run of `source` lies where it would be brought to.
+        OSError: `source` cannot be listed, `target` cannot be made, or they are the same folder.
     """
     source, target, pace = Path(source), Path(target), pace or Pace()
     report = Report()
     token = token_of(report.host)
     items: list[Item] = []
-    folders = run_folders(source)
-    for folder, name in folders:
-        _two_places(folder, target / name)
-    for folder, name in folders:
-        (target / name).mkdir(parents=True, exist_ok=True)
+    folders = []
+    found = run_folders(source, report.failures)
+    target.mkdir(parents=True, exist_ok=True)
+    if source.samefile(target):
+        raise OSError(errno.EINVAL, "is source and destination at once: there is nothing to collect", str(source))
+    for folder, name in found:
         try:
-            if pace.deadline is None:
-                # with a deadline there is no time for compressing: the raw files go as they are
-                report.sealed += sum(found.outcome == "sealed" for found in seal_dead(folder))
-            items += items_of(folder, target / name)
-            if move:
-                _remove(folder, target / name, report)
-        except FileNotFoundError:
-            # the run was removed here since it was listed; anything else that has vanished is at the destination
+            items += _look(folder, target / name, pace, report)
+            folders.append((folder, target / name))
+        except OSError as error:
+            # that the run was removed here since it was listed is no failure
             if folder.exists():
-                raise
-        remove_abandoned(target / name, report.host)
+                report.failures.append((str(error.filename or folder), error.strerror or str(error)))
     for item in sorted(items, key=lambda item: item.urgency):
-        _bring(item, pace, token, report)
-        if move and item.kind == "whole":
+        if _bring(item, pace, token, report) and move and item.kind == "whole":
             _remove_one(item, report)
-    for folder, name in folders if move and pace.deadline is None else ():
+    brought = {item.source for item in items}
+    for folder, there in folders if move else ():
         if folder.exists():
-            _remove_side_files(folder, target / name, report)
+            _remove(folder, there, brought, pace, token, report)
+            if pace.deadline is None:
+                _remove_side_files(folder, there, report)
     return report
 
 
-def _two_places(folder: Path, target: Path) -> None:
-    """With `move` a run that is its own copy would be gone: by another path, a link or a second mount, too."""
-    if target.exists() and os.path.samefile(folder, target):
-        raise BadTarget(f"{folder} and {target} are the same folder", hint="let DEST be a folder elsewhere")
+def _look(folder: Path, target: Path, pace: Pace, report: Report) -> list[Item]:
+    """What of a run is to be brought, after the files of dead processes were compressed."""
+    target.mkdir(parents=True, exist_ok=True)
+    if folder.samefile(target):
+        raise OSError(errno.EINVAL, "is its own destination: there is nothing to collect", str(folder))
+    # with a deadline there is no time for compressing: the raw files go as they are
+    for raw in iter_raw(folder) if pace.deadline is None else ():
+        report.sealed += raw.outcome == "sealed"
+        if pace.over:
+            break
+    items = list(items_of(folder, target, report.failures))
+    remove_abandoned(target, report.host)
+    remove_twins(target)
+    return items
 
 
-def _bring(item: Item, pace: Pace, token: str, report: Report) -> None:
+def _bring(item: Item, pace: Pace, token: str, report: Report) -> bool:
+    """Bring one file; whether it is there now, compared with what is here."""
     try:
         if pace.over:
             raise OutOfTime
@@ -108,7 +121,7 @@ def _bring(item: Item, pace: Pace, token: str, report: Report) -> None:
             report.failures.append((str(item.source), "its destination has vanished"))
         elif sealed is not None:
             # now, since what is there of the process's next segment says that this one is whole
-            _bring(sealed, pace, token, report)
+            return _bring(sealed, pace, token, report)
     except (OSError, Differs) as error:
         report.failures.append((str(item.source), getattr(error, "strerror", None) or str(error)))
         report.left += 1
@@ -117,13 +130,32 @@ def _bring(item: Item, pace: Pace, token: str, report: Report) -> None:
         report.size += moved
         report.copied += item.kind == "whole"
         report.extended += item.kind == "grows" and moved > 0
+        return True
+    return False
 
 
-def _remove(folder: Path, target: Path, report: Report) -> None:
-    """Remove what an earlier pass brought whole."""
-    pending = {item.source for item in items_of(folder, target)}
+def _remove(folder: Path, target: Path, brought: set[Path], pace: Pace, token: str, report: Report) -> None:
+    """Remove what an earlier pass, or somebody else, brought whole: compared now, and brought again if it differs."""
+    pruned = pruned_files(target)
     for path in sorted(folder.glob("*.jsonl.zst")):
-        if path not in pending and (target / path.name).exists():
+        arrived = target / path.name
+        if pace.over:
+            return
+        if path in brought or parse_segment_name(path) is None:
+            continue
+        try:
+            if path.samefile(arrived):
+                continue
+            item = whole_item(path, arrived)
+            # of what was written anew there, with less in it, a Weave project holds the rest
+            same = path.name in pruned or digest_of(arrived) == digest_of(path)
+        except FileNotFoundError:
+            # pruned there, or removed here by another pass
+            continue
+        except OSError as error:
+            report.failures.append((str(error.filename or path), error.strerror or str(error)))
+            continue
+        if same or (item is not None and _bring(item, pace, token, report)):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
                 report.removed += 1
@@ -137,7 +169,10 @@ def _remove_side_files(folder: Path, target: Path, report: Report) -> None:
             continue
         arrived = target / path.name
         try:
-            if arrived.stat().st_size == path.stat().st_size and digest_of(arrived) == digest_of(path):
+            there, here = arrived.stat(), path.stat()
+            if os.path.samestat(there, here) or there.st_size != here.st_size:
+                continue
+            if digest_of(arrived) == digest_of(path):
                 path.unlink()
                 report.removed += 1
         except FileNotFoundError:
@@ -153,8 +188,13 @@ def _remove_one(item: Item, report: Report) -> None:
         # markers are small, and tell the next process of this node what was announced
         return
     try:
-        if os.stat(item.target).st_size == os.stat(item.source).st_size:
+        there, here = os.stat(item.target), os.stat(item.source)
+        if there.st_size == here.st_size and not os.path.samestat(there, here):
             os.unlink(item.source)
             report.removed += 1
     except OSError:
         return
+
+
+def _utf8(name: str) -> str:
+    return name.encode("utf-8", "backslashreplace").decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,13 @@ from ..schemas.files import (
     parse_segment_name,
 )
 
-__all__ = ["Item", "items_of", "run_folders", "sealed_form"]
+__all__ = ["Item", "items_of", "run_folders", "sealed_form", "whole_item"]
 
 # Files that say something of the run.
 _NOTES = (ATTEMPT_PREFIX, PRUNED_PREFIX, WANDB_PREFIX)
+
+# Of the file system itself, for root alone.
+_NO_RUN = "lost+found"
 
 # `whole`: published by rename and never changed; `grows`: appended to, so that its beginning is what it was
 Kind = Literal["whole", "grows"]
@@ -69,8 +73,10 @@ class Item:
         return segment.index if segment is not None else 0
 
 
-def run_folders(source: Path) -> list[tuple[Path, Path]]:
+def run_folders(source: Path, failures: list[tuple[str, str]]) -> list[tuple[Path, Path]]:
     """The folders with files of runs at `source`, itself or right below, and where they are within it.
+
+    Folders below that cannot be listed go to `failures`, with the reason.
 
     Raises:
         OSError: `source` cannot be listed.
@@ -78,28 +84,39 @@ def run_folders(source: Path) -> list[tuple[Path, Path]]:
     found = [(source, Path())] if any(_concerns(name) for name in os.listdir(source)) else []
     with os.scandir(source) as entries:
         folders = sorted(entry.name for entry in entries if entry.is_dir())
-    # a run's folder that was given itself keeps its name at the destination, also one that was given as `.`
+    # a run's folder that was given itself keeps its name at the destination
     found = [(folder, Path(Path(os.path.abspath(source)).name)) for folder, _ in found]
-    return found + [(source / name, Path(name)) for name in folders if any(map(_concerns, os.listdir(source / name)))]
+    for name in folders:
+        try:
+            if any(map(_concerns, os.listdir(source / name))):
+                found.append((source / name, Path(name)))
+        except FileNotFoundError:
+            # removed since it was listed
+            continue
+        except OSError as error:
+            if name != _NO_RUN:
+                failures.append((str(source / name), error.strerror or str(error)))
+    return found
 
 
 def _concerns(name: str) -> bool:
     return parse_segment_name(name) is not None or name.startswith(_NOTES)
 
 
-def items_of(folder: Path, target: Path) -> Iterator[Item]:
-    """The files of one run's folder that are not, or not whole, at `target`.
+def items_of(folder: Path, target: Path, failures: list[tuple[str, str]]) -> Iterator[Item]:
+    """The files of one run's folder that are not, or not whole, at `target`; those that cannot be asked for go to
+    `failures`, with the reason.
 
     Sizes are taken before anything is copied, those of segments first: contents are written before the lines that
     refer to them, so that whatever the lines refer to is within the sizes of the side files taken after. Then segments
     are listed once more: a process opens its next one before it says in the last that it goes on there.
     """
     names = sorted(name for name in os.listdir(folder) if not name.endswith(TMP_SUFFIX))
-    segments = _stat_all(folder, [name for name in names if parse_segment_name(name) is not None])
-    again = [name for name in os.listdir(folder) if parse_segment_name(name) is not None and name not in segments]
-    others = _stat_all(folder, [name for name in names if parse_segment_name(name) is None])
+    segments = _stat_all(folder, [name for name in names if parse_segment_name(name) is not None], failures)
+    again = [name for name in os.listdir(folder) if parse_segment_name(name) is not None and name not in set(names)]
+    others = _stat_all(folder, [name for name in names if parse_segment_name(name) is None], failures)
     deleted = pruned_files(target)
-    for name, status in [*segments.items(), *_stat_all(folder, again).items(), *others.items()]:
+    for name, status in [*segments.items(), *_stat_all(folder, again, failures).items(), *others.items()]:
         if name in deleted:
             continue
         item = _item(folder / name, target / name, status)
@@ -116,10 +133,19 @@ def pruned_files(target: Path) -> set[str]:
             if name.startswith(PRUNED_PREFIX) and not name.endswith(TMP_SUFFIX):
                 with open(target / name, "rb") as file, contextlib.suppress(orjson.JSONDecodeError):
                     note = orjson.loads(file.readline())
-                    lists = [note.get(key) or [] for key in ("removed", "rewritten")] if isinstance(note, dict) else []
-                    found |= {str(file) for files in lists for file in files}
+                    lists = [note.get(key) for key in ("removed", "rewritten")] if isinstance(note, dict) else []
+                    found |= {str(file) for files in lists if isinstance(files, list) for file in files}
     # a raw form of what was deleted sealed, and the other way round
     return found | {name.removesuffix(".zst") for name in found} | {f"{name}.zst" for name in found}
+
+
+def whole_item(source: Path, target: Path) -> Item | None:
+    """A sealed segment that is there already, to be brought again; None of what is no file.
+
+    Raises:
+        FileNotFoundError: it is not here any more.
+    """
+    return _item(source, target, os.stat(source))
 
 
 def sealed_form(item: Item) -> Item | None:
@@ -133,7 +159,7 @@ def sealed_form(item: Item) -> Item | None:
         return None
 
 
-def _stat_all(folder: Path, names: list[str]) -> dict[str, os.stat_result]:
+def _stat_all(folder: Path, names: list[str], failures: list[tuple[str, str]]) -> dict[str, os.stat_result]:
     found = {}
     for name in names:
         try:
@@ -141,6 +167,8 @@ def _stat_all(folder: Path, names: list[str]) -> dict[str, os.stat_result]:
         except FileNotFoundError:
             # sealed or removed meanwhile: the next pass meets the other form
             continue
+        except OSError as error:
+            failures.append((str(folder / name), error.strerror or str(error)))
     return found
 
 
@@ -178,6 +206,8 @@ def _is_done(item: Item) -> bool:
 
 def _size(path: Path) -> int:
     try:
-        return os.stat(path).st_size
+        status = os.stat(path)
     except FileNotFoundError:
         return 0
+    # what is no file cannot be written, and is told when that is tried
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0

@@ -15,6 +15,8 @@ from .items import Item
 __all__ = ["Differs", "OutOfTime", "Pace", "digest_of", "transfer"]
 
 _CHUNK = 1 << 20
+# A wait for the limit is cut into pieces of so many seconds: whoever stops it must not wait for its end.
+_NAP = 0.2
 
 
 class OutOfTime(Exception):
@@ -64,8 +66,11 @@ class Pace:
         wait = self._due - now - size / self._limit
         if self.deadline is not None:
             wait = min(wait, self.deadline - now)
-        if wait > 0:
-            self._sleep(wait)
+        while wait > 0:
+            self._sleep(min(wait, _NAP))
+            wait -= _NAP
+            if self.over:
+                raise OutOfTime
 
 
 def transfer(item: Item, pace: Pace, token: str) -> int:

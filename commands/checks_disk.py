@@ -158,7 +158,10 @@ def _speed(tried: _Tried) -> Finding:
 def _space(folder: Path, settings: Settings) -> Finding:
     # unlike Path.exists, False also where the name is too long or the way there is closed
     existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
-    free = shutil.disk_usage(existing).free
+    try:
+        free = shutil.disk_usage(existing).free
+    except OSError as error:
+        return Finding("space", "skip", f"{existing} does not tell its room: {error.strerror}")
     text = f"{free / GIB:.1f} GiB free at {existing}"
     remedy = "free some space, or set VERL_TRACE_DIR to another disk"
     if free <= settings.min_free:

@@ -35,7 +35,7 @@ def ray_findings(asked: bool | None) -> Iterator[Finding]:
             "ray", state, "Ray is not installed here", "run it in the environment of the training" if asked else ""
         )
         return
-    address = os.environ.get("RAY_ADDRESS") or (_RUNNING.read_text().strip() if _RUNNING.is_file() else None)
+    address = os.environ.get("RAY_ADDRESS") or _running()
     if asked is False or (asked is None and address is None):
         yield Finding("ray", "skip", "what Ray's workers see: `verl-trace doctor --ray` starts or asks a Ray and looks")
         return
@@ -47,6 +47,15 @@ def ray_findings(asked: bool | None) -> Iterator[Finding]:
         yield Finding("ray", "fail" if asked else "warn", f"{where}: {error}", remedy)
         return
     yield from assess(report)
+
+
+def _running() -> str | None:
+    """The address of the cluster that runs on this node."""
+    try:
+        return _RUNNING.read_text().strip() or None
+    except (OSError, UnicodeDecodeError):
+        # there is none, or it is somebody else's
+        return None
 
 
 class _NoAnswer(Exception):

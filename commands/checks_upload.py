@@ -35,7 +35,7 @@ def upload_findings(asked: bool | None) -> Iterator[Finding]:
 
 def check_extra(asked: bool | None = None) -> Finding:
     """Whether `verl-trace upload` has the packages it needs; GPU nodes do without."""
-    missing = [name for name in UPLOAD_MODULES if importlib.util.find_spec(name) is None]
+    missing = [name for name in UPLOAD_MODULES if not _installed(name)]
     if missing:
         return Finding(
             "upload",
@@ -44,6 +44,12 @@ def check_extra(asked: bool | None = None) -> Finding:
             "where you upload from: pip install 'verl-trace[upload]'",
         )
     return Finding("upload", "ok", f"weave {metadata.version('weave')}, wandb {metadata.version('wandb')}")
+
+
+def _installed(name: str) -> bool:
+    # W&B's own `wandb` folder, where the command is run beside it, is a package without a file
+    found = importlib.util.find_spec(name)
+    return found is not None and found.origin is not None
 
 
 def _host(trouble: State) -> Iterator[Finding]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import platform
+import select
 import signal
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -107,7 +108,9 @@ class _Sidecar:
     ) -> None:
         self._source, self._target, self._move, self._as_json = source, target, move, as_json
         self._limit, self._deadline = limit, deadline
-        self._ending = threading.Event()
+        self._ending = False
+        # by this a signal ends a wait; a lock could be held by whom the signal interrupts
+        self._wakes, self._wake = os.pipe()
         self._pace: Pace | None = None
 
     def run(self, every: float) -> Report:
@@ -115,16 +118,18 @@ class _Sidecar:
 
         # a destination that cannot be is told at once; one that goes away later may come back
         self._target.mkdir(parents=True, exist_ok=True)
+        if self._source.exists() and self._source.samefile(self._target):
+            raise OSError(errno.EINVAL, "is source and destination at once", str(self._source))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._end())
         total = Report()
-        while not self._ending.is_set():
+        while not self._ending:
             began = time.monotonic()
             self._pace = Pace(self._limit)
-            if not self._ending.is_set() and self._source.is_dir():
+            if not self._ending and self._source.is_dir():
                 # before the first record there is no folder
                 self._told(self._pass(self._pace, self._move), total)
-            self._ending.wait(max(0.0, every - (time.monotonic() - began)))
+            select.select([self._wakes], [], [], max(0.0, every - (time.monotonic() - began)))
         # no limit any more: what is left behind is lost with the node
         self._pace = Pace(None, _until(self._deadline))
         if self._source.is_dir():
@@ -142,7 +147,9 @@ class _Sidecar:
             return Report(failures=[(str(error.filename or self._target), error.strerror or str(error))])
 
     def _end(self) -> None:
-        self._ending.set()
+        if not self._ending:
+            os.write(self._wake, b"x")
+        self._ending = True
         if self._pace is not None and self._pace.deadline is None:
             self._pace.stop()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import orjson
 import typer
 
+from ..schemas.secrets import hidden
 from ..viewer.text import visible
 from .checks import run_checks
 from .findings import Finding
@@ -43,7 +45,8 @@ def doctor(
     Example: verl-trace doctor --ray
     """
     findings = []
-    for finding in run_checks(ray=ray, upload=upload):
+    for found in run_checks(ray=ray, upload=upload):
+        finding = found._replace(message=_shown(found.message), remedy=_shown(found.remedy))
         findings.append(finding)
         if not as_json:
             # at once: some take seconds
@@ -53,6 +56,11 @@ def doctor(
         report = {"ok": not failed, "checks": [finding._asdict() for finding in findings]}
         typer.echo(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode())
     raise typer.Exit(1 if failed else 0)
+
+
+def _shown(text: str) -> str:
+    """Without credentials, and text even where a variable is none."""
+    return hidden(text, os.environ.get("WANDB_API_KEY")).encode("utf-8", "backslashreplace").decode()
 
 
 def _print(finding: Finding) -> None:

@@ -16,7 +16,7 @@ processes), `limits`, `mounts` (what outlives the node), `backlog` (stalled disk
 from .context import with_context
 from .decorator import is_traced
 from .identity import node_name
-from .leftovers import RawSegment, seal_dead
+from .leftovers import RawSegment, iter_raw, seal_dead
 from .mounts import Mount, ephemeral, mount_of
 from .propagation import TraceContext, current_context, use_context
 from .rollout_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
@@ -33,6 +33,7 @@ __all__ = [
     "disabled",
     "ephemeral",
     "is_traced",
+    "iter_raw",
     "mount_of",
     "node_name",
     "read_settings",

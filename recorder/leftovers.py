@@ -77,7 +77,8 @@ def iter_raw(folder: Path, own: str = "", idle: float | None = None) -> Iterator
 
 
 def _seal_one(raw: Path, idle: float | None) -> RawSegment:
-    fd = os.open(raw, os.O_RDONLY | os.O_CLOEXEC)
+    # what is no file, a pipe say, must not keep us waiting for whoever writes to it
+    fd = os.open(raw, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(fd)
         alive = is_alive(_header(fd))

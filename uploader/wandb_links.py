@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..schemas.errors import CannotStart
 from ..wandb_runs.match import Link, match_runs, noted_places
-from ..wandb_runs.offline import find_offline_runs
+from ..wandb_runs.offline import find_offline_runs, is_run_id
 from .wandb_syncing import Syncing
 
 if TYPE_CHECKING:
@@ -41,6 +42,13 @@ class WandbOptions:
     patience: float = SYNC_PATIENCE
     later: bool = False
     known: set[Path] = field(default_factory=set, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.run_id is not None and not is_run_id(self.run_id):
+            raise CannotStart(
+                f"--run-id {self.run_id!r} is no id of a W&B run",
+                hint="it is the last part of the run's address: …/runs/ID",
+            )
 
 
 @dataclass

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..schemas.errors import MissingExtra
+from ..wandb_runs.copies import copies_among
 from ..wandb_runs.extent import Extent, extent_of
 from ..wandb_runs.offline import OfflineRun
 from ..wandb_runs.sync import Synced, make_known, sync
@@ -54,6 +55,11 @@ class Syncing:
         there = not folders
         missing = empty = ""
         alive = any(self._settling.alive(attempt) for attempt in attempts)
+        copies = copies_among(folders)
+        folders = [found for found in folders if found.folder not in copies]
+        for folder, original in copies.items():
+            told = {"run_id": original.run_id, "folder": str(folder), "state": "a copy"}
+            self._report.wandb.append({**told, "reason": f"of {original.folder}, which counts"})
         for found in folders:
             told = {"run_id": found.run_id, "folder": str(found.folder), "state": ""}
             self._report.wandb.append(told)

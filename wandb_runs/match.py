@@ -20,7 +20,7 @@ import orjson
 from ..reader import Run
 from ..reader.places import list_folder, open_file
 from ..schemas.files import WANDB_PREFIX
-from .offline import OfflineRun
+from .offline import OfflineRun, is_run_id
 
 __all__ = ["Link", "Matches", "match_runs", "noted_places"]
 
@@ -111,7 +111,7 @@ def _noted(run: Run) -> dict[str, dict[str, dict[str, Any]]]:
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for writer in run.writers:
         noted = writer.header.get("wandb")
-        if isinstance(noted, dict) and isinstance(noted.get("run_id"), str) and noted["run_id"]:
+        if isinstance(noted, dict) and is_run_id(str(noted.get("run_id") or "")):
             note = {**noted, "source": "WANDB_RUN_ID of the workers"}
             found.setdefault(writer.attempt, {}).setdefault(noted["run_id"], note)
     try:
@@ -138,7 +138,7 @@ def _read_note(run: Run, name: str) -> dict[str, Any]:
             note = orjson.loads(file.read(_MAX_NOTE) or b"")
     except (OSError, orjson.JSONDecodeError):
         return {}
-    return note if isinstance(note, dict) and isinstance(note.get("run_id"), str) else {}
+    return note if isinstance(note, dict) and is_run_id(str(note.get("run_id") or "")) else {}
 
 
 def _starts(run: Run) -> list[datetime | None]:

@@ -18,9 +18,11 @@ from typing import Any
 
 from .log import read_log
 
-__all__ = ["OfflineRun", "find_offline_runs", "read_offline_run"]
+__all__ = ["OfflineRun", "find_offline_runs", "is_run_id", "read_offline_run"]
 
 _FOLDER = re.compile(r"(?P<mode>offline-run|run)-(?P<time>\d{8}_\d{6})-(?P<id>[^/\\#?%:]+)\Z")
+# What W&B allows, and prints as it is.
+_ID = re.compile(r"[^/\\#?%:\s\x00-\x1f\x7f](?:[^/\\#?%:\x00-\x1f\x7f]*[^/\\#?%:\s\x00-\x1f\x7f])?\Z")
 _SYNCED = ".synced"
 # Copying a folder may give log and marker new times, in any order.
 _SAME_TIME = 60.0
@@ -74,6 +76,11 @@ class OfflineRun:
             return time.time() - os.stat(self.log).st_mtime
         except OSError:
             return float("inf")
+
+
+def is_run_id(text: str) -> bool:
+    """Whether W&B takes it for the id of a run."""
+    return _ID.match(text) is not None
 
 
 def find_offline_runs(places: Iterable[Path]) -> list[OfflineRun]:

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..schemas.secrets import hidden
 from .extent import Extent, cut_copy, extent_of
 from .offline import OfflineRun
 
@@ -29,7 +30,6 @@ _PROGRAM = "import runpy, sys; sys.path[:] = [p for p in sys.path if p]; runpy.r
 _COMMAND = (sys.executable, "-c", _PROGRAM)
 _ERROR = re.compile(r"^(?:wandb: )?ERROR (.*)")
 _SECRETS = re.compile(r"\b[0-9a-f]{40,}\b|\b(?:local-|wandb_v\d+_)[A-Za-z0-9_-]{20,}|(?<=Basic )\S+|(?<=Bearer )\S+")
-_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def scrubbed(output: str, environ: Mapping[str, str]) -> str:
     key = environ.get("WANDB_API_KEY")
     if key:
         output = output.replace(key, "***")
-    return _IN_URL.sub("***", _SECRETS.sub("***", output))
+    return hidden(_SECRETS.sub("***", output))
 
 
 def _stop(process: subprocess.Popen[str]) -> str:

@@ -143,13 +143,13 @@ def test_a_folder_that_goes_between_listing_and_reading(
     recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that was removed here meanwhile is none of a pass's business."""
-    real = pass_module.seal_dead
+    real = pass_module.iter_raw
 
     def wiped(folder: Path) -> Any:
         shutil.rmtree(folder)
         return real(folder)
 
-    monkeypatch.setattr(pass_module, "seal_dead", wiped)
+    monkeypatch.setattr(pass_module, "iter_raw", wiped)
     report = collect(recorded, tmp_path / "shared")
 
     assert (report.failures, report.copied) == ([], 0)

@@ -158,3 +158,34 @@ def test_offline_decision_is_told(tmp_path: Path, mode: str, words: str) -> None
 
     assert words in findings["backend"]["message"]
     assert f"WANDB_MODE={mode}" in findings["backend"]["message"]
+
+
+def test_no_credential_is_shown(tmp_path: Path, free_port: int) -> None:
+    """Reports are pasted into tickets: keys and passwords are left out, in addresses too, and of `upload`'s errors."""
+    key = "0123456789abcdef0123456789abcdef01234567"
+    host = f"http://user:passw0rd@127.0.0.1:{free_port}"
+    variables = {
+        "WANDB_API_KEY": key, "WANDB_BASE_URL": host, "WF_TRACE_SERVER_URL": f"{host}/?api_key=s3cr3t",
+        "VERL_TRACE_COLLECT": "s3://AKIA1234:s3cr3t@bucket/runs", "VERL_TRACE_TOKENIZER": key, "HOME": str(tmp_path),
+    }  # fmt: skip
+    environment = {n: v for n, v in os.environ.items() if not n.startswith(("VERL_", "WANDB_", "WF_"))} | variables
+    said = ""
+    (tmp_path / "run").mkdir()
+    for words in (["doctor", "--upload"], ["doctor", "--upload", "--json"], ["upload", str(tmp_path / "run")]):
+        done = subprocess.run(
+            [SCRIPT, *words], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode != 0
+        said += done.stdout + done.stderr
+
+    assert f"http://***@127.0.0.1:{free_port}" in said
+    assert "s3://***@bucket/runs" in said
+    assert not any(secret in said for secret in (key, "passw0rd", "s3cr3t", "AKIA1234"))
+
+
+def test_a_setting_that_is_no_text(tmp_path: Path) -> None:
+    """The report is JSON all the same."""
+    _, findings = doctor(tmp_path / os.fsdecode(b"runs\xff"))
+
+    assert findings["folder"]["state"] == "ok"
+    assert "\\udcff" in findings["folder"]["message"]
