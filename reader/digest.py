@@ -46,7 +46,8 @@ def count_of(data: bytes, name: str, begin: int = 0, end: int = sys.maxsize) -> 
 def digest_line(line: bytes) -> bytes:
     """The digest of a line with its newline; a line of another kind or form is its own."""
     head = _HEAD.match(line)
-    if head is None:
+    # what a disk filled with zeros is no record, and is not to look like one
+    if head is None or b"\0" in line:
         return line
     begin = len(line) - 2 - int(head[2])
     mark = f',"{PAYLOAD_KEYS[head[1].decode()]}":'.encode()

@@ -7,6 +7,7 @@ beginnings need not be: then the candidates are told.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -72,7 +73,7 @@ def only(trace_ids: frozenset[str]) -> Source:
 
     def source(segment: Segment, limit: int | None = None) -> SegmentLines:
         kept = kept_digests(segment)
-        if kept is None or any(trace_id_of(line) in trace_ids for line in kept.splitlines(keepends=True)):
+        if kept is None or any(trace_id_of(line) in trace_ids for line in io.BytesIO(kept)):
             return segment.lines(limit, kind=whole)
         return digests(segment, limit, kind=light)
 

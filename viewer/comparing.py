@@ -10,7 +10,7 @@ from ..reader.payloads import json_text
 from .alignment import Pair, aligned, differences
 from .tables import place_of
 from .terminal import Line, line
-from .text import cell_width, cut_to_width, human_seconds, plain_table, visible, visible_lines, wrapped
+from .text import cell_width, cut_to_width, human_seconds, iter_wrapped, plain_table, visible, visible_lines, wrapped
 
 __all__ = ["comparison_json", "fact_table", "side_by_side"]
 
@@ -108,15 +108,17 @@ def _marked(marked: list[tuple[str, str]], side: str, width: int, colour: bool) 
             if number:
                 lines.append([])
                 used = 0
-            while raw:
-                fits = cut_pieces(raw, width - used)
+            at = 0
+            while at < len(raw):
+                # a line may be ten million characters long: no more of it is looked at than can fit
+                fits = cut_pieces(raw[at : at + 2 * width], width - used)
                 if not fits:
                     lines.append([])
                     used = 0
                     continue
                 lines[-1].append((fits, _STYLES[mark]))
                 used += cell_width(fits)
-                raw = raw[len(fits) :]
+                at += len(fits)
     return lines
 
 
@@ -124,13 +126,17 @@ def cut_pieces(text: str, room: int) -> str:
     """As much of a `visible` line as fits; where nothing does, "" (or one wide character in a whole line)."""
     if room <= 0:
         return ""
-    return wrapped(text, room)[0] if cell_width(text) > room and " " not in text[:room] else _whole_words(text, room)
+    return (
+        next(iter_wrapped(text, room))
+        if cell_width(text) > room and " " not in text[:room]
+        else _whole_words(text, room)
+    )
 
 
 def _whole_words(text: str, room: int) -> str:
     if cell_width(text) <= room:
         return text
-    end = len(wrapped(text, room)[0])
+    end = len(next(iter_wrapped(text, room)))
     return text[: end + 1] if text[end : end + 1] == " " and cell_width(text[: end + 1]) <= room else text[:end]
 
 

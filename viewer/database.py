@@ -135,11 +135,17 @@ class _Batch:
             return
         self._file.write_bytes(b"".join(self._lines))
         # JSON columns are text here: their content is parsed where a query looks into it
-        kinds = {column: "VARCHAR" if kind == "JSON" else kind for column, kind in TABLES[self._name].items()}
+        table = TABLES[self._name]
+        kinds = {column: "VARCHAR" if kind in ("JSON", "TIMESTAMP") else kind for column, kind in table.items()}
         columns = ", ".join(f"{quoted(column)}: {quoted(kind)}" for column, kind in kinds.items())
         names = ", ".join(f'"{column}"' for column in kinds)
+        # a time that a damaged record does not tell is null
+        values = ", ".join(
+            f'TRY_CAST("{column}" AS TIMESTAMP)' if kind == "TIMESTAMP" else f'"{column}"'
+            for column, kind in table.items()
+        )
         self._connection.execute(
-            f"INSERT INTO {self._name} ({names}) SELECT {names} FROM read_json({quoted(str(self._file))}, "
+            f"INSERT INTO {self._name} ({names}) SELECT {values} FROM read_json({quoted(str(self._file))}, "
             f"format = 'newline_delimited', columns = {{{columns}}}, maximum_object_size = {_MAX_OBJECT})"
         )
         self._file.unlink()

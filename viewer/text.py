@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 __all__ = [
     "cell_width",
@@ -11,6 +11,7 @@ __all__ = [
     "cut_to_width",
     "human_bytes",
     "human_seconds",
+    "iter_wrapped",
     "plain_table",
     "visible",
     "visible_lines",
@@ -41,20 +42,25 @@ def visible_lines(text: str) -> list[str]:
 
 def wrapped(line: str, columns: int) -> list[str]:
     """One `visible` line in pieces of at most `columns` columns, cut between words where there are some."""
+    return list(iter_wrapped(line, columns))
+
+
+def iter_wrapped(line: str, columns: int) -> Iterator[str]:
+    """The same piece by piece: a line may be ten million characters long."""
     if columns < 1 or (len(line) <= columns and cell_width(line) <= columns):
-        return [line]
-    pieces = []
-    while line:
-        end = _fitting(line, columns)
+        yield line
+        return
+    at = 0
+    while at < len(line):
+        end = _fitting(line, columns, at)
         if end < len(line):
-            space = line.rfind(" ", 0, end + 1)
-            if space > end // 2:
-                pieces.append(line[:space])
-                line = line[space + 1 :]
+            space = line.rfind(" ", at, end + 1)
+            if space - at > (end - at) // 2:
+                yield line[at:space]
+                at = space + 1
                 continue
-        pieces.append(line[:end])
-        line = line[end:]
-    return pieces
+        yield line[at:end]
+        at = end
 
 
 def cut_to_width(line: str, columns: int) -> str:
@@ -64,15 +70,15 @@ def cut_to_width(line: str, columns: int) -> str:
     return line[: _fitting(line, columns - 1)] + "…"
 
 
-def _fitting(line: str, columns: int) -> int:
-    """How many characters fit, at least one."""
-    if line[: columns + 1].isascii():
-        return max(1, min(columns, len(line)))
+def _fitting(line: str, columns: int, begin: int = 0) -> int:
+    """Where the part of the line from `begin` on ends that fits: behind one character at least."""
+    if line[begin : begin + columns + 1].isascii():
+        return max(begin + 1, min(begin + columns, len(line)))
     width = 0
-    for index, char in enumerate(line):
-        width += cell_width(char)
+    for index in range(begin, len(line)):
+        width += cell_width(line[index])
         if width > columns:
-            return max(1, index)
+            return max(begin + 1, index)
     return len(line)
 
 

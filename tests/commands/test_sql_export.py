@@ -99,6 +99,19 @@ def test_a_query_reads_the_run_and_nothing_else(cli: Cli, rollouts: Path, tmp_pa
     assert {path: path.read_bytes() for path in rollouts.iterdir()} == before
 
 
+def test_a_time_that_is_none_is_null(cli: Cli, writer: Callable[..., Any], tmp_path: Path) -> None:
+    """Of a record that another program, or a disk, has changed; all others are told."""
+    made = writer(tmp_path / "runs", "p")
+    made.call("whole")
+    made.end({**made.start("odd"), "started_at": "2026-03-01T12:00:00Z"})
+    made.close()
+    data = made.path.read_bytes().replace(b"2026-03-01T12:00:00Z", b"yesterday afternoon")
+    made.path.write_bytes(data)
+    for table in ("trajectories", "calls"):
+        rows = query(cli, tmp_path / "runs", f"SELECT op, started_at IS NULL AS bare FROM {table} ORDER BY op")
+        assert rows == [{"op": "odd", "bare": True}, {"op": "whole", "bare": False}]
+
+
 def test_mixed_types_and_hostile_text(cli: Cli, writer: Callable[..., Any], tmp_path: Path) -> None:
     """A sample that is a number here and a UUID there; text arrives as it is, and a table cell is harmless."""
     made = writer(tmp_path / "runs", "p")

@@ -146,3 +146,23 @@ def test_a_changed_file_is_read_anew(tmp_path: Path, writer: Callable[..., Any],
 def test_odd_lines_are_their_own_digest(line: bytes) -> None:
     """Nothing is changed that is not understood."""
     assert digest_line(line) == line
+
+
+def test_another_file_of_that_size_and_time_is_read_anew(spans: Any, cache: Path) -> None:
+    """zstd's checksum tells them apart."""
+    for step in (1, 2):
+        path = spans.sealed(spans.header(), spans.start(1), spans.end(1, step=step, output={"token_ids": [1] * 9999}))
+        os.utime(path, (0, 0))
+        assert {fact["step"] for fact in read(spans.run(), source=digests)[0]} == {step}
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_what_is_odd_is_told_out_of_the_cache_too(spans: Any, cache: Path) -> None:
+    """A line that is no record, at its place in the segment; a line break that is white space within a record."""
+    whole = spans.end(1, output={"token_ids": [1] * 9999})
+    spans.sealed(spans.header(), whole, b"no record\n", spans.start(2).replace(b',"op"', b',\r"op"'), spans.end(2))
+    looks = [read(spans.run(), source=digests) for _ in range(2)]
+
+    assert list(cache.iterdir())
+    assert [damage.offset for damage in looks[0][1].damages] == [len(spans.header() + whole)]
+    assert looks[0] == looks[1] == read(spans.run())
