@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -101,7 +102,7 @@ def _write(result: Any, format: str, out: Path | None) -> None:
             out.write_text(text + "\n", encoding="utf-8")
         return
     if out is None:
-        _stream(sys.stdout.buffer, names, rows, format)
+        _stream(sys.stdout.buffer, names, rows, format, shown=sys.stdout.isatty())
         return
     with out.open("wb") as file:
         _stream(file, names, rows, format)
@@ -112,11 +113,20 @@ def _rows(result: Any) -> Iterator[tuple[Any, ...]]:
         yield from batch
 
 
-def _stream(file: Any, names: Sequence[str], rows: Iterator[tuple[Any, ...]], format: str) -> None:
+def _stream(
+    file: Any, names: Sequence[str], rows: Iterator[tuple[Any, ...]], format: str, *, shown: bool = False
+) -> None:
+    """`shown`: a terminal reads it, which is not to obey what a text says."""
     if format == "json":
         for row in rows:
-            file.write(orjson.dumps(dict(zip(names, row, strict=True)), default=str) + b"\n")
+            line = orjson.dumps(dict(zip(names, row, strict=True)), default=str)
+            if shown and not line.isascii():
+                line = json.dumps(orjson.loads(line)).encode()
+            # the one control character that is ASCII and that JSON leaves as it is
+            file.write((line.replace(b"\x7f", b"\\u007f") if shown else line) + b"\n")
         return
+    if shown:
+        rows = (tuple(visible(value) if isinstance(value, str) else value for value in row) for row in rows)
     text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text)
     writer.writerow(names)

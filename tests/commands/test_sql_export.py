@@ -112,6 +112,23 @@ def test_a_time_that_is_none_is_null(cli: Cli, writer: Callable[..., Any], tmp_p
         assert rows == [{"op": "odd", "bare": True}, {"op": "whole", "bare": False}]
 
 
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_a_terminal_obeys_no_text(
+    cli: Cli, writer: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    """JSON is still the same value."""
+    answer = f"{HOSTILE} \x9b31m \x7f"
+    made = writer(tmp_path / "runs", "p")
+    trajectory(made, 1, 0, 0, answer=answer)
+    made.close()
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    done = cli("sql", tmp_path / "runs", "SELECT text FROM turns WHERE turn = 4", "--format", format)
+
+    assert done.code == 0
+    assert not [char for char in done.out if char not in "\r\n" and not char.isprintable()]
+    assert format == "csv" or json.loads(done.out)["text"] == f"It is {answer}."
+
+
 def test_mixed_types_and_hostile_text(cli: Cli, writer: Callable[..., Any], tmp_path: Path) -> None:
     """A sample that is a number here and a UUID there; text arrives as it is, and a table cell is harmless."""
     made = writer(tmp_path / "runs", "p")
