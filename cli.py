@@ -128,6 +128,10 @@ def _options(
 
 def main() -> None:
     """Run the command line; errors of ours are one line with a hint, never a traceback."""
+    for name in ("stdout", "stderr"):
+        # what the caller has closed (`>&-`) is written nowhere
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # trace text must not crash a terminal with a poorer alphabet
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")

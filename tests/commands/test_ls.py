@@ -81,6 +81,16 @@ def test_a_poor_alphabet_crashes_nothing(tmp_path: Path, writer: type[Any]) -> N
     assert b"Traceback" not in failed.stderr
 
 
+def test_closed_outputs_crash_nothing(tmp_path: Path, writer: type[Any]) -> None:
+    """`verl-trace ls >&-` says nothing; `2>&-` says what there is to say on stdout."""
+    writer(tmp_path / "runs", "p").close()
+    for closed, seen in ((">&-", False), ("2>&-", True)):
+        done = subprocess.run(
+            ["sh", "-c", f'"$0" ls {closed}', SCRIPT], cwd=tmp_path, capture_output=True, timeout=60, check=False
+        )
+        assert (done.returncode, bool(done.stdout), done.stderr) == (0, seen, b"")
+
+
 def test_a_closed_pipe_ends_it_quietly(tmp_path: Path, writer: type[Any]) -> None:
     """`verl-trace ls | head` prints no complaint."""
     for number in range(30):
