@@ -22,6 +22,7 @@ from verl_trace.uploader.estimate import Rate, keep_rate, last_rate
 # Options of the command under other names, or other forms, in Python.
 RENAMED = {
     "run": "path", "no_wandb": "enabled", "wandb_only": "only", "wandb_dir": "folders", "every": "follow",
+    "train": "validate",
 }  # fmt: skip
 # What only a terminal needs.
 PRINTING = {"as_json", "help"}
