@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other, within 15 minutes; `make bench`.
+"""All benchmarks, one after the other, in what is meant to be a quarter of an hour; `make bench`.
 
     python benchmarks/run_all.py [--scale 1] [NAME …]
 
