@@ -59,11 +59,11 @@ class Place:
 class TraceAttributes:
     """A trajectory's attributes, encoded once: `head` begins every record, `json` is the `attributes` object.
 
-    `before_inputs`, `before_output`: what stands around it in the records of calls. `repeats`: what its prompts have in
-    common.
+    `begin`, `before_inputs`, `before_output`: head and object as they stand in the records of calls. `repeats`: what
+    its prompts have in common.
     """
 
-    __slots__ = ("before_inputs", "before_output", "head", "json", "place", "repeats", "values")
+    __slots__ = ("before_inputs", "before_output", "begin", "head", "json", "place", "repeats", "values")
 
     def __init__(self, head: bytes, json: bytes, values: dict[str, Any], place: Place | None = None) -> None:
         self.head = head
@@ -71,8 +71,10 @@ class TraceAttributes:
         self.values = values
         self.place = place
         self.repeats = Repeats() if place is not None else None
-        self.before_inputs = b'"attributes":' + json + b',"inputs":'
-        self.before_output = b',"attributes":' + json + b',"output":'
+        # as text: records are put together by one f-string each, which takes less than joining bytes
+        self.begin = head.decode()
+        self.before_inputs = f'"attributes":{json.decode()},"inputs":'
+        self.before_output = f',"attributes":{json.decode()},"output":'
 
     def within(self, place: Place) -> TraceAttributes:
         """The same in a place."""

@@ -19,8 +19,8 @@ from ..schemas.interrupts import pass_on
 from ..schemas.values import Payload, encode
 from . import session as sessions
 from . import token2text
-from .context import Inside, Where, tracing
-from .spans import WITH_TEXT, WITHOUT_TEXT, Op, Span, begin_as, failure, internal, without
+from .context import Inside, Where
+from .spans import WITH_TEXT, WITHOUT_TEXT, Op, Span, begin, failure, internal, without
 
 __all__ = ["Items", "Stream", "begin_stream", "drive", "first_step"]
 
@@ -179,10 +179,7 @@ class Stream(Span):
 
 def begin_stream(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stream | None:
     """Write the start record of a generator whose first item is asked for; None when nothing is recorded here."""
-    session = sessions.current()
-    if session is None or not tracing.get():
-        return None
-    stream = begin_as(Stream, session, op, args, kwargs)
+    stream = begin(op, args, kwargs, Stream)
     if stream is not None:
         stream.opened()
     return stream

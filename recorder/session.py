@@ -99,7 +99,7 @@ class Session:
             warn_once("ephemeral", f"{self.folder} may not outlive the node: {why}; {text}")
 
 
-_session: Session | None = None
+running: Session | None = None
 # re-entrant: a signal handler may end what its own thread is starting
 _change = threading.RLock()
 _hooks_installed = False
@@ -108,7 +108,7 @@ _finalizer_pid = 0
 
 def current() -> Session | None:
     """The recording of this process, None when there is none."""
-    return _session
+    return running
 
 
 def start(
@@ -125,9 +125,9 @@ def start(
 
     `folder` counts where VERL_TRACE_DIR is not set; `attempt` is that of the process that this one works for.
     """
-    global _session
-    if _session is not None or disabled():
-        return _session
+    global running
+    if running is not None or disabled():
+        return running
     try:
         about = {
             "project_name": str(project_name),
@@ -144,22 +144,22 @@ def start(
         session = Session(about, settings, attempt)
         session.open()
         with _change:
-            if _session is None:
+            if running is None:
                 _install_hooks()
-                _session = session
+                running = session
                 _close_with_multiprocessing()
                 return session
         session.close()
     except Exception as error:  # noqa: BLE001
         warn_once("start", f"recording could not start: {type(error).__name__}: {error}; calls go on unrecorded")
-    return _session
+    return running
 
 
 def stop() -> None:
     """End the recording: everything recorded so far is in closed, sealed files. Never raises."""
-    global _session
+    global running
     with _change:
-        session, _session = _session, None
+        session, running = running, None
     if session is None:
         return
     try:
@@ -182,9 +182,9 @@ def _after_fork() -> None:
     counters.after_fork()
     ids.reseed()
     repeats.after_fork()
-    if _session is not None:
+    if running is not None:
         try:
-            _session.fork()
+            running.fork()
         except Exception as error:  # noqa: BLE001
             warn_once("fork", f"after a fork: {type(error).__name__}: {error}; this child does not record")
 

@@ -26,7 +26,6 @@ __all__ = [
     "Op",
     "Span",
     "begin",
-    "begin_as",
     "encode_attributes",
     "failure",
     "internal",
@@ -51,9 +50,8 @@ class Op:
     def __init__(self, func: Callable[..., Any], name: str, skip: int | None = None, instance: Any = None) -> None:
         self.func = func
         self.name = name
-        # what a record says of the call itself, but for ids and time
-        core = '"op":%s,"id":"%%s","trace_id":"%%s","parent_id":%%s,"started_at":"%%s",'
-        self.core = core % encode(name).decode().replace("%", "%%")
+        # how what a record says of the call itself begins; ids and time follow
+        self.core = f'"op":{encode(name).decode()},"id":"'
         self.skip = skip
         self.instance = instance
         self.binder = ArgumentBinder(func)
@@ -79,7 +77,7 @@ class Span(Where):
     __slots__ = ("begun", "core", "inputs", "instance", "op", "session", "started", "token", "trace")
 
     begun: int
-    core: bytes
+    core: str
     inputs: dict[str, Any] | None
     instance: Any
     op: Op
@@ -120,20 +118,18 @@ class Span(Where):
 
     def end(self, duration: int, outcome: str, payload: bytes | list[bytes]) -> None:
         """Write the end record: `duration` in ns, the head's part from `text` on, the encoded output."""
+        size = sum(map(len, payload)) if type(payload) is list else len(payload)
         if type(payload) is Payload:
             outcome += _blobs(payload)
+        trace = self.trace
         # the clock of records has microseconds: what a reader adds up must be exact
         ended = timestamp(self.started // 1000 * 1000 + duration)
-        told = ('"ended_at":"%s","duration":%.9f%s' % (ended, duration / 1e9, outcome)).encode()  # noqa: UP031
-        trace = self.trace
-        before = trace.before_output
+        told = f'"ended_at":"{ended}","duration":{duration / 1e9:.9f}{outcome}{trace.before_output}'
+        head = f'{{"kind":"end","bytes":{size},{trace.begin}{self.core}{told}'.encode()
         if type(payload) is list:
-            head = _END_HEADS[sum(map(len, payload))]
-            self.session.append(b"".join((head, trace.head, self.core, told, before)), (*payload, b"}\n"))
+            self.session.append(head, (*payload, b"}\n"))
         else:
-            head = _END_HEADS[len(payload)]
-            line = b"".join((head, trace.head, self.core, told, before, payload, b"}\n"))  # type: ignore[arg-type]
-            self.session.append(line)
+            self.session.append(b"".join((head, payload, b"}\n")))  # type: ignore[arg-type]
 
     def decode_later(self, job: Callable[[], dict[str, str]]) -> None:
         """Have token ids decoded beside the traced code; the end record has announced a text."""
@@ -154,7 +150,7 @@ class Span(Where):
 
     def _write_text(self, payload: bytes) -> None:
         head = b'{"kind":"text","bytes":%d,' % len(payload) + self.trace.head
-        core = self.core[: self.core.index(b',"started_at":')]
+        core = self.core[: self.core.rindex(',"started_at":')].encode()
         self.session.append(head + core + b',"output":' + payload + b"}\n")
 
     def _leave(self) -> None:
@@ -166,22 +162,6 @@ class Span(Where):
             # ended in another context (a coroutine closed by the collector): that one was never ours to restore
             pass
 
-
-class _Heads(dict[int, bytes]):
-    """How a record begins, by the size of its payload; those of small ones are kept, as they come again."""
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind.encode()
-
-    def __missing__(self, size: int) -> bytes:
-        head = b'{"kind":"%b","bytes":%d,' % (self._kind, size)
-        if size < 4096:
-            self[size] = head
-        return head
-
-
-_START_HEADS = _Heads("start")
-_END_HEADS = _Heads("end")
 
 # The head of an end record from `text` up to what is not known before.
 WITHOUT_TEXT = ',"text":false,"status":"success","exception":null'
@@ -202,14 +182,14 @@ _S = TypeVar("_S", bound=Span)
 _new = object.__new__
 
 
-def begin(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span | None:
-    """Write the start record and make the call the current span; None when nothing is recorded here."""
-    session = sessions.current()
-    return None if session is None or not tracing.get() else begin_as(Span, session, op, args, kwargs)
+def begin(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], kind: type[_S] = Span) -> _S | None:  # type: ignore[assignment]
+    """Write the start record and make the call the current span.
 
-
-def begin_as(kind: type[_S], session: Session, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _S | None:
-    """The same for another kind of span, in a recording that runs; None when that failed, which is counted."""
+    None when nothing is recorded here, or when that failed, which is counted.
+    """
+    session = sessions.running
+    if session is None or not tracing.get():
+        return None
     token: Token[Where | None] | None = None
     try:
         span = _new(kind)
@@ -224,35 +204,31 @@ def begin_as(kind: type[_S], session: Session, op: Op, args: tuple[Any, ...], kw
         span.id = span_id
         parent = current_span.get()
         if parent is None:
-            span.trace_id = trace_id = span_id
+            span.trace_id = span_id
             if trace.place is not None:
                 trace.place.root = Where(span_id, span_id)
-            parent_id = "null"
+            core = f'{op.core}{span_id}","trace_id":"{span_id}","parent_id":null,"started_at":"{began}",'
         else:
             span.trace_id = trace_id = parent.trace_id
-            parent_id = f'"{parent.id}"'
-        span.token = token = current_span.set(span)
-        core = (op.core % (span_id, trace_id, parent_id, began)).encode()
+            core = f'{op.core}{span_id}","trace_id":"{trace_id}","parent_id":"{parent.id}","started_at":"{began}",'
         span.core = core
+        span.token = token = current_span.set(span)
         skip = op.skipped(args, kwargs)
         inputs = op.binder.inputs(args, kwargs, skip)
         if session.token2text:
             span.inputs = inputs
             span.instance = args[0] if skip and args else op.instance
-        else:
-            span.inputs = span.instance = None
         if session.settings.drop_fields:
             inputs = without(inputs, session.settings.drop_fields)
         payload = encode_pieces(inputs, session.side, trace.repeats)
+        size = sum(map(len, payload)) if type(payload) is list else len(payload)
         if type(payload) is Payload:
-            core += _blobs(payload)[1:].encode() + b","
-        before = trace.before_inputs
+            core = f"{core}{_blobs(payload)[1:]},"
+        head = f'{{"kind":"start","bytes":{size},{trace.begin}{core}{trace.before_inputs}'.encode()
         if type(payload) is list:
-            head = _START_HEADS[sum(map(len, payload))]
-            session.append(b"".join((head, trace.head, core, before)), (*payload, b"}\n"))
+            session.append(head, (*payload, b"}\n"))
         else:
-            head = _START_HEADS[len(payload)]
-            session.append(b"".join((head, trace.head, core, before, payload, b"}\n")))  # type: ignore[arg-type]
+            session.append(b"".join((head, payload, b"}\n")))  # type: ignore[arg-type]
         # taken last, so that the duration is the method's own
         span.begun = perf_counter_ns()
         return span
