@@ -95,12 +95,12 @@ class Appender:
                 return self._put_aside(b"".join((line, *rest)))
             try:
                 if not (self._hindered or self._writing):
-                    return self._write(line, rest=rest)
+                    return self._write(line, rest)
             finally:
                 lock.release()
         return self._append_hindered(b"".join((line, *rest)))
 
-    def _write(self, line: bytes, lines: int = 1, calls: int = 1, rest: tuple[bytes, ...] = ()) -> bool:
+    def _write(self, line: bytes, rest: tuple[bytes, ...] = (), lines: int = 1, calls: int = 1) -> bool:
         """Write to the open segment; the lock is held. Counted before: an exception of a signal handler may follow."""
         segment: Segment = self._segment  # type: ignore[assignment]
         begun = monotonic()
@@ -211,10 +211,10 @@ class Appender:
             return self._lose(reason, calls)
         lost = self.counters.take_lost()
         if lost is None:
-            return self._write(data, calls, calls)
+            return self._write(data, (), calls, calls)
         done = False
         try:
-            done = self._write(lost.line() + data, calls + 1, calls)
+            done = self._write(lost.line() + data, (), calls + 1, calls)
         finally:
             if not done:
                 self.counters.give_back(lost)
