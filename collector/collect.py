@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..recorder import iter_raw, node_name
+from ..recorder import node_name
+from ..recorder.leftovers import iter_raw
 from ..schemas.files import SIDE_SUFFIX, parse_segment_name
 from .items import Item, items_of, pruned_files, run_folders, sealed_form, whole_item
 from .temporary import remove_abandoned, token_of

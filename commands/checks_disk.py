@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..recorder import Mount, Settings, ephemeral, mount_of
+from ..recorder import Settings
+from ..recorder.mounts import Mount, ephemeral, mount_of
 from ..schemas.files import parse_segment_name
 from .findings import Finding
 
@@ -58,7 +59,7 @@ class _Tried:
 
 def disk_findings(settings: Settings) -> Iterator[Finding]:
     """One finding each: folder, disk, speed, space, collect, clock."""
-    folder = settings.folder
+    folder = Path(settings.folder)
     mount, tried = mount_of(folder), _try(folder, settings.min_free)
     yield _folder(tried)
     yield _disk(folder, mount, settings)

@@ -54,7 +54,7 @@ def ls(
 
     Example: verl-trace ls runs/exp1 --trajectories --sort=-reward --where 'errors > 0'
     """
-    named = folder if folder is not None else read_settings().folder
+    named = folder if folder is not None else Path(read_settings().folder)
     runs = runs_named(named)
     if trajectories or sort is not None:
         _trajectories(runs, filters, sort, as_json)

@@ -36,12 +36,13 @@ def look(prefixes: tuple[str, ...]) -> dict[str, Any]:
         "trouble": "",
     }
     try:
+        import pathlib
         from importlib import metadata
 
         from verl_trace.recorder import read_settings
 
         seen["installed"] = metadata.version("verl-trace")
-        folder = read_settings().folder
+        folder = pathlib.Path(read_settings().folder)
         seen["folder"] = str(folder)
         try:
             existing = next(path for path in (folder, *folder.parents) if path.exists())

@@ -39,7 +39,7 @@ def runs_named(name: Path) -> list[Run]:
     """
     if os.path.lexists(name) or len(name.parts) != 1:
         return find_runs(name)
-    folder = read_settings().folder
+    folder = Path(read_settings().folder)
     try:
         runs = find_runs(folder)
     except NotARun:

@@ -10,7 +10,7 @@ import orjson
 import typer
 
 from ..reader import find_runs
-from ..recorder import RawSegment, seal_dead
+from ..recorder.leftovers import RawSegment, seal_dead
 from ..viewer.text import visible
 
 __all__ = ["seal"]

@@ -10,37 +10,32 @@ A call's way: `rollout_trace` (decorator) -> `spans` (records) with `arguments`,
 values of `schemas` -> `appender` (append). What is known beside the calls: `score`; in other processes: `propagation`.
 Beside it: `writer` and `segment` (files), `background` and `sealer` (threads), `sealing`, `leftovers` (of dead
 processes), `limits`, `mounts` (what outlives the node), `backlog` (stalled disk), `session` (start, stop), `identity`
-(header).
+(header), `loading` (of modules, later).
+
+Commands and the collector import from here, and from `settings`, `leftovers` and `mounts`, which training does not need
+at its start: what is imported here is loaded by `import verl_trace`.
 """
 
 from .context import with_context
 from .decorator import is_traced
 from .identity import node_name
-from .leftovers import RawSegment, iter_raw, seal_dead
-from .mounts import Mount, ephemeral, mount_of
 from .propagation import TraceContext, current_context, use_context
 from .rollout_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
 from .score import record_score
 from .settings import Settings, disabled, read_settings
 
 __all__ = [
-    "Mount",
-    "RawSegment",
     "RolloutTraceConfig",
     "Settings",
     "TraceContext",
     "current_context",
     "disabled",
-    "ephemeral",
     "is_traced",
-    "iter_raw",
-    "mount_of",
     "node_name",
     "read_settings",
     "record_score",
     "rollout_trace_attr",
     "rollout_trace_op",
-    "seal_dead",
     "use_context",
     "with_context",
 ]

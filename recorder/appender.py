@@ -19,12 +19,15 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from .backlog import Backlog
 from .counters import Counters, announce, warn_once
 from .segment import Broken, Segment, whole_or_nothing, write_rest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["OPENING", "Appender"]
 
@@ -54,7 +57,7 @@ class Appender:
     `on_full` is called once when a segment has reached its size; it must not wait.
     """
 
-    def __init__(self, folder: Path, segment_bytes: int, counters: Counters) -> None:
+    def __init__(self, folder: str | Path, segment_bytes: int, counters: Counters) -> None:
         self.folder = folder
         self.counters = counters
         self.on_full: Callable[[], None] = _nothing

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from ..schemas.repeats import prepare as prepare_repeats
 from .counters import warn_once
+from .loading import loading
 from .sealer import Sealer, started
 from .settings import MIN_SEAL_BYTES, Settings
 from .writer import SegmentWriter
@@ -86,7 +87,8 @@ class Background:
     def _run(self) -> None:
         self._synced = time.monotonic()
         self.sealer.start()
-        prepare_repeats()
+        with loading():
+            prepare_repeats()
         while not self._stopping:
             self._round()
             job = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import sys
 import time
@@ -31,6 +30,7 @@ ATTEMPT_VARIABLE = "VERL_TRACE_ATTEMPT"
 # Slurm's name of the node that a step runs on: several may share a host, and a container has a host name of its own.
 NODE_VARIABLE = "SLURMD_NODENAME"
 
+_HEX = frozenset("0123456789abcdef")
 _SLURM = ("JOB_ID", "RESTART_COUNT", "STEP_ID", "PROCID", "NODEID", "ARRAY_TASK_ID", "CLUSTER_NAME")
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
 _WANDB = {"WANDB_RUN_ID": "run_id", "WANDB_DIR": "dir", "WANDB_ENTITY": "entity", "WANDB_PROJECT": "project"}
@@ -89,7 +89,7 @@ def attempt_of(slurm: Mapping[str, str], ray: Mapping[str, str], environ: Mappin
 
     With Ray: Slurm job and restart count, Ray session, Ray job (the Slurm step differs from node to node there).
     Without: Slurm job, restart count and step. Where there is no step either, a token that child processes inherit;
-    the first process that asks puts it into the environment as VERL_TRACE_ATTEMPT.
+    the first process that asks puts it into the environment as VERL_TRACE_ATTEMPT, and outside of Slurm it is the name.
     """
     parts = [slurm.get("job_id", ""), slurm.get("restart_count", "")]
     if ray:
@@ -99,9 +99,13 @@ def attempt_of(slurm: Mapping[str, str], ray: Mapping[str, str], environ: Mappin
     else:
         token = environ.get(ATTEMPT_VARIABLE)
         if not token:
-            token = os.urandom(8).hex()
+            token = os.urandom(6).hex()
             os.environ[ATTEMPT_VARIABLE] = token
+        if not any(parts) and len(token) == 12 and _HEX.issuperset(token):
+            return token
         parts += ["token", token]
+    import hashlib
+
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
 
@@ -185,7 +189,7 @@ def pid_namespace() -> int | None:
 
 def _read(path: str) -> str | None:
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().strip()
     except OSError:
         return None

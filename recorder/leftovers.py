@@ -14,13 +14,16 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..schemas.files import TMP_SUFFIX, parse_segment_name
 from ..schemas.lines import parse_line
 from .identity import boot_id, pid_namespace, process_stat
+from .loading import loading
 from .sealing import seal, sealed_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["RawSegment", "is_alive", "iter_raw", "seal_dead"]
 
@@ -55,7 +58,7 @@ def seal_dead(folder: Path, *, idle: float | None = None) -> list[RawSegment]:
     return sorted(iter_raw(folder, idle=idle))
 
 
-def iter_raw(folder: Path, own: str = "", idle: float | None = None) -> Iterator[RawSegment]:
+def iter_raw(folder: str | Path, own: str = "", idle: float | None = None) -> Iterator[RawSegment]:
     """As `seal_dead`, one file at a time and in random order; leaves out the files of the writer `own`.
 
     Raises:
@@ -67,13 +70,16 @@ def iter_raw(folder: Path, own: str = "", idle: float | None = None) -> Iterator
     for name in names:
         parsed = parse_segment_name(name)
         if parsed is not None and not parsed.sealed and parsed.writer != own:
+            with loading():
+                from pathlib import Path
+            path = Path(folder, name)
             try:
-                yield _seal_one(folder / name, idle)
+                yield _seal_one(path, idle)
             except FileNotFoundError:
-                yield RawSegment(folder / name, "gone")
+                yield RawSegment(path, "gone")
             except Exception as error:  # noqa: BLE001
                 text = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-                yield RawSegment(folder / name, "failed", None, text)
+                yield RawSegment(path, "failed", None, text)
 
 
 def _seal_one(raw: Path, idle: float | None) -> RawSegment:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..schemas.files import parse_segment_name, parse_side_file_name
 from .settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["Limits"]
 
@@ -19,7 +22,7 @@ CAP_INTERVAL = 5.0
 class Limits:
     """Asked every tick by the background thread."""
 
-    def __init__(self, folder: Path, settings: Settings) -> None:
+    def __init__(self, folder: str | Path, settings: Settings) -> None:
         self._folder = folder
         self._settings = settings
         self._sum = 0
@@ -47,7 +50,7 @@ class Limits:
         return self._sum + own_bytes - self._own
 
 
-def _stored_bytes(folder: Path) -> int:
+def _stored_bytes(folder: str | Path) -> int:
     total = 0
     try:
         names = os.listdir(folder)
@@ -57,5 +60,5 @@ def _stored_bytes(folder: Path) -> int:
         if parse_segment_name(name) is not None or parse_side_file_name(name) is not None:
             # one that is sealed meanwhile has another name; the next sum is right again
             with contextlib.suppress(OSError):
-                total += os.stat(folder / name).st_size
+                total += os.stat(os.path.join(folder, name)).st_size
     return total

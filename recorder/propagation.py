@@ -7,7 +7,6 @@ of the same trace that ends so. Nothing here raises into the code that is traced
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
@@ -24,8 +23,8 @@ from .session import Session
 
 __all__ = ["TraceContext", "current_context", "use_context"]
 
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z")
-_OURS = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab]")
+_TRACEPARENT = r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z"
+_OURS = r"[0-9a-f]{12}7[0-9a-f]{3}[89ab]"
 # What a process needs to record into the same run.
 _ABOUT = ("project_name", "experiment_name", "backend", "token2text")
 
@@ -70,8 +69,10 @@ class TraceContext(NamedTuple):
 
     def to_text(self) -> str:
         """All of it as ASCII text without spaces, for where only text can travel; `use_context` takes it back."""
+        from base64 import urlsafe_b64encode
+
         parts = [self.trace_id, self.span_id, self.traced, _text(self.head), _text(self.json), self.recording]
-        return _MARK + base64.urlsafe_b64encode(orjson.dumps(parts)).decode()
+        return _MARK + urlsafe_b64encode(orjson.dumps(parts)).decode()
 
 
 _MARK = "verl-trace:"
@@ -176,14 +177,16 @@ def _understood(context: Any) -> TraceContext | None:
 
 
 def _from_text(text: str) -> TraceContext:
-    trace_id, span_id, traced, head, json, recording = orjson.loads(base64.urlsafe_b64decode(text[len(_MARK) :]))
+    from base64 import urlsafe_b64decode
+
+    trace_id, span_id, traced, head, json, recording = orjson.loads(urlsafe_b64decode(text[len(_MARK) :]))
     return TraceContext(trace_id, span_id, traced, _bytes(head), _bytes(json), recording)
 
 
 def _from_traceparent(text: str) -> TraceContext | None:
-    found = _TRACEPARENT.match(text)
+    found = re.match(_TRACEPARENT, text)
     # another tracer's ids: no call of ours can be the parent
-    if found is None or not _OURS.match(found[1]):
+    if found is None or not re.match(_OURS, found[1]):
         return None
     trace, span = found[1], found[2]
     trace_id = f"{trace[:8]}-{trace[8:12]}-{trace[12:16]}-{trace[16:20]}-{trace[20:]}"

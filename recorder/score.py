@@ -24,7 +24,7 @@ __all__ = ["FAILED", "PARTIAL", "SCORED", "Join", "record_score", "write_scores"
 
 # Whether more is to come: the reward is known; it could not be computed; somebody else will tell it.
 SCORED, FAILED, PARTIAL = "scored", "failed", "partial"
-_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
+_ID = r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z"
 _TRACEPARENT_TRACE = slice(3, 35)
 
 
@@ -93,7 +93,7 @@ def _there(trajectory: str | TraceContext) -> tuple[TraceAttributes | None, None
     text = str(trajectory).strip().lower()
     digits = text[_TRACEPARENT_TRACE] if text.startswith("00-") else text.replace("-", "")
     text = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
-    return None, None, text if _ID.match(text) else None
+    return None, None, text if re.match(_ID, text) else None
 
 
 def write_scores(

@@ -11,10 +11,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .counters import warn_once
 from .sealing import seal, sync_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["Sealer", "started"]
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..schemas.files import RAW_SUFFIX, SEALED_SUFFIX, TMP_SUFFIX
+from .loading import loading
 from .segment import close_quietly, write_whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["compress_file", "seal", "sealed_path", "sync_file", "sync_folder"]
 
@@ -52,9 +56,9 @@ def compress_file(source: Path, target: Path) -> None:
     Raises:
         OSError: reading or writing failed; a part of `target` may be there.
     """
-    # loaded here, by a thread that has time: it takes longer than the rest of the recorder
-    from ..schemas.compression import segment_compressor
-
+    # by a thread that has time: it takes longer than the rest of the recorder
+    with loading():
+        from ..schemas.compression import segment_compressor
     src = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
         status = os.fstat(src)
@@ -79,12 +83,12 @@ def sync_file(path: Path) -> None:
     _sync(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def sync_folder(folder: Path) -> None:
+def sync_folder(folder: str | Path) -> None:
     """fsync a folder, so that a rename in it survives power loss."""
     _sync(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def _sync(path: Path, flags: int) -> None:
+def _sync(path: str | Path, flags: int) -> None:
     fd = os.open(path, flags)
     try:
         os.fsync(fd)

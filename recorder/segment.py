@@ -10,8 +10,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -20,6 +19,10 @@ from ..schemas.values import encode
 from .counters import Counters
 from .identity import Identity
 from .ids import timestamp
+from .loading import loading
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["Broken", "Segment", "close_quietly", "create", "finish", "whole_or_nothing", "write_rest", "write_whole"]
 
@@ -31,12 +34,12 @@ class Broken(OSError):
 class Segment:
     """An open segment. `fd` is -1 once it is closed: whoever still holds the object cannot hit a reused number."""
 
-    __slots__ = ("begin", "fd", "inode", "is_durable", "notes", "opened", "path", "records", "size")
+    __slots__ = ("begin", "fd", "inode", "is_durable", "name", "notes", "opened", "records", "size")
 
-    def __init__(self, fd: int, path: Path) -> None:
+    def __init__(self, fd: int, name: str) -> None:
         status = os.fstat(fd)
         self.fd = fd
-        self.path = path
+        self.name = name  # with its folder
         self.inode = (status.st_dev, status.st_ino)
         self.opened = time.monotonic()
         self.records = 0  # lines between header and close
@@ -45,17 +48,24 @@ class Segment:
         self.size = 0  # bytes behind it
         self.is_durable = False  # its name survives power loss
 
+    @property
+    def path(self) -> Path:
+        """Where it lies; made when asked for, since `pathlib` takes long to load."""
+        with loading():
+            from pathlib import Path
+        return Path(self.name)
+
     def is_removed(self) -> bool:
         """Whether the file's name is gone or leads to another file; a folder that cannot be asked says no."""
         try:
-            status = os.stat(self.path)
+            status = os.stat(self.name)
         except OSError as error:
             return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
         return (status.st_dev, status.st_ino) != self.inode
 
 
 def create(
-    folder: Path,
+    folder: str | Path,
     identity: Identity,
     about: dict[str, Any],
     first_index: int,
@@ -69,7 +79,7 @@ def create(
     os.makedirs(folder, exist_ok=True)
     index = first_index
     while True:
-        path = folder / name(identity.writer, index)
+        path = os.path.join(folder, name(identity.writer, index))
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
             break

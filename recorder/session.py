@@ -6,19 +6,16 @@ import atexit
 import os
 import sys
 import threading
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from ..schemas import repeats
 from ..schemas.files import ATTEMPT_PREFIX, run_folder_name
 from ..schemas.redaction import redact_keys
-from . import counters, ids
+from . import counters, ids, loading
 from .background import EXIT_PATIENCE, Background
 from .counters import Counters, announce, warn_once
 from .identity import Identity
-from .leftovers import iter_raw
-from .mounts import ephemeral, mount_of
 from .settings import Settings, disabled, read_settings
 from .writer import SegmentWriter
 
@@ -37,9 +34,9 @@ class Session:
         # what other processes need to join, put together when first asked for
         self.remembered: dict[str, Any] | None = None
         self.token2text: bool = about["token2text"]
-        self.folder = settings.folder / run_folder_name(self.experiment_name)
+        self.folder = os.path.join(settings.folder, run_folder_name(self.experiment_name))
         self.writer = SegmentWriter(self.folder, self.identity, about, settings, self.counters)
-        self.background = Background(self.writer, settings, iter_raw(self.folder, own=self.identity.writer))
+        self.background = Background(self.writer, settings, _raw_of_others(self.folder, self.identity.writer))
         self.append = self.writer.append
         self.side = self.writer.side
         self.writer.on_open = self._opened
@@ -84,7 +81,7 @@ class Session:
 
     def _announce(self) -> bool:
         """One line per attempt and folder: the process that creates the marker says it. Whether that is this one."""
-        marker = self.folder / f"{ATTEMPT_PREFIX}{self.identity.attempt}"
+        marker = os.path.join(self.folder, f"{ATTEMPT_PREFIX}{self.identity.attempt}")
         try:
             os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
         except OSError:
@@ -93,10 +90,22 @@ class Session:
         return True
 
     def _warn_of_the_place(self) -> None:
+        try:
+            with loading.loading():
+                from .mounts import ephemeral, mount_of
+        except OSError:
+            # no descriptor is left, which the table of the kernel's would need as well
+            return
         why = ephemeral(self.folder, mount_of(self.folder))
         if why:
             text = "run verl-trace collect beside the training (docs/sunk.md) and set VERL_TRACE_COLLECT to its target"
             warn_once("ephemeral", f"{self.folder} may not outlive the node: {why}; {text}")
+
+
+def _raw_of_others(folder: str, own: str) -> Iterator[object]:
+    with loading.loading():
+        from .leftovers import iter_raw
+    yield from iter_raw(folder, own=own)
 
 
 running: Session | None = None
@@ -138,14 +147,14 @@ def start(
         }
         settings = read_settings()
         if folder is not None and not os.environ.get("VERL_TRACE_DIR"):
-            settings = replace(settings, folder=Path(folder))
+            settings = settings._replace(folder=folder)
         for problem in settings.problems:
             warn_once(f"setting-{problem}", problem)
+        _install_hooks()
         session = Session(about, settings, attempt)
         session.open()
         with _change:
             if running is None:
-                _install_hooks()
                 running = session
                 _close_with_multiprocessing()
                 return session
@@ -170,9 +179,12 @@ def stop() -> None:
 
 def _install_hooks() -> None:
     global _hooks_installed
-    if not _hooks_installed:
+    with _change:
+        if _hooks_installed:
+            return
         _hooks_installed = True
         atexit.register(stop)
+        loading.install()
         os.register_at_fork(after_in_child=_after_fork)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..schemas.redaction import split_patterns
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["VARIABLES", "Settings", "StepRange", "default_folder", "disabled", "read_settings"]
 
@@ -54,8 +56,7 @@ DEFAULT_YIELD_BYTES = 64 << 20
 DEFAULT_MEDIA_SYNC = 4 << 20
 
 
-@dataclass(frozen=True)
-class StepRange:
+class StepRange(NamedTuple):
     """`first:last:stride`, both ends included; `last` None means open."""
 
     first: int
@@ -70,11 +71,10 @@ class StepRange:
         return (step - self.first) % self.stride == 0
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """What a recording does; field comments name the variable."""
 
-    folder: Path = field(default_factory=lambda: default_folder())  # VERL_TRACE_DIR
+    folder: str | Path  # VERL_TRACE_DIR
     segment_bytes: int = DEFAULT_SEGMENT_BYTES  # VERL_TRACE_SEGMENT_BYTES
     seal_age: float = DEFAULT_SEAL_AGE  # VERL_TRACE_SEAL_AGE, seconds
     fsync_interval: float = DEFAULT_FSYNC_INTERVAL  # VERL_TRACE_FSYNC, seconds; 0 = never
@@ -100,9 +100,9 @@ def _is_on(name: str, environ: Mapping[str, str]) -> bool:
     return environ.get(name, "").strip().lower() not in ("", "0", "false", "no", "off")
 
 
-def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
+def default_folder(environ: Mapping[str, str] = os.environ) -> str:
     """VERL_TRACE_DIR, or `runs` in the current folder; always absolute."""
-    return Path(os.path.abspath(os.path.expanduser(environ.get("VERL_TRACE_DIR") or "runs")))
+    return os.path.abspath(os.path.expanduser(environ.get("VERL_TRACE_DIR") or "runs"))
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:

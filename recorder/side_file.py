@@ -18,9 +18,8 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -31,6 +30,9 @@ from .identity import Identity
 from .sealing import sync_folder
 from .segment import Segment, close_quietly, create, whole_or_nothing, write_rest, write_whole
 from .settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["SideFileWriter"]
 
@@ -49,7 +51,7 @@ class SideFileWriter:
 
     def __init__(
         self,
-        folder: Path,
+        folder: str | Path,
         identity: Identity,
         about: dict[str, Any],
         settings: Settings,

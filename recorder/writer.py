@@ -10,8 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .appender import OPENING, RETRY_AFTER, SLOW_SECONDS, STALL_SECONDS, Appender
 from .backlog import Backlog
@@ -23,6 +22,9 @@ from .segment import Segment, close_quietly, create, finish
 from .settings import Settings
 from .side_file import SideFileWriter
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 __all__ = ["SegmentWriter"]
 
 
@@ -32,7 +34,9 @@ class SegmentWriter(Appender):
     `on_open` is called, in whatever thread, after a segment was opened because there was none.
     """
 
-    def __init__(self, folder: Path, identity: Identity, about: dict[str, Any], settings: Settings, counters: Counters):
+    def __init__(
+        self, folder: str | Path, identity: Identity, about: dict[str, Any], settings: Settings, counters: Counters
+    ) -> None:
         super().__init__(folder, settings.segment_bytes, counters)
         self.identity = identity
         self.on_open: Callable[[], None] = lambda: None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
+import os
 import re
-from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "ATTEMPT_PREFIX",
@@ -48,35 +50,41 @@ PACK_SHA256 = "VERL_TRACE.sha256"
 
 # 100 leaves room for the hash and stays below the 255 bytes of every common file system.
 _MAX_FOLDER = 100
-_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
-_SAFE_FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
-_PACK_PART = re.compile(r"(?P<stem>.*)\.part(?P<number>[1-9]\d{0,5})\.tar\Z")
-_SEGMENT = re.compile(r"(?P<writer>[^.]+)\.(?P<index>\d{5,})\.jsonl(?P<zst>\.zst)?\Z")
-_SIDE = re.compile(r"(?P<writer>[^.]+)\.(?P<index>\d{5,})\.blobs\Z")
+# Characters that need no thought in a name; regular expressions for the same would be compiled at every start.
+_SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
+_PACK_PART = r"(?P<stem>.*)\.part(?P<number>[1-9]\d{0,5})\.tar\Z"
 
 
-@dataclass(frozen=True, order=True)
 class SegmentName:
     """What the name of a span file says."""
 
-    writer: str
-    index: int
-    sealed: bool
+    __slots__ = ("index", "sealed", "writer")
+
+    def __init__(self, writer: str, index: int, sealed: bool) -> None:
+        self.writer = writer
+        self.index = index
+        self.sealed = sealed
 
 
 def run_folder_name(experiment_name: str) -> str:
     """The folder of an experiment: its name where that is a plain file name, else a safe form with a hash."""
-    if len(experiment_name) <= _MAX_FOLDER and _SAFE_FOLDER.match(experiment_name):
+    if 0 < len(experiment_name) <= _MAX_FOLDER and experiment_name[0] not in ".-" and _SAFE.issuperset(experiment_name):
         return experiment_name
+    import hashlib
+
     digest = hashlib.sha256(experiment_name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    safe = _UNSAFE.sub("_", experiment_name)[:_MAX_FOLDER].lstrip(".-")
+    safe = _safe(experiment_name, "_")[:_MAX_FOLDER].lstrip(".-")
     return f"{safe or 'run'}-{digest}"
 
 
 def writer_id(started: str, host: str, pid: int, token: str) -> str:
     """Id of a writing process: `started` as YYYYmmddTHHMMSS in UTC, `token` at least 12 random hex digits."""
-    safe_host = re.sub(r"[^A-Za-z0-9_-]", "-", host)[:40] or "host"
+    safe_host = _safe(host, "-").replace(".", "-")[:40] or "host"
     return f"{started}-{safe_host}-{pid}-{token}"
+
+
+def _safe(text: str, instead: str) -> str:
+    return "".join(character if character in _SAFE else instead for character in text)
 
 
 def segment_file_name(writer: str, index: int, *, sealed: bool = False) -> str:
@@ -86,10 +94,19 @@ def segment_file_name(writer: str, index: int, *, sealed: bool = False) -> str:
 
 def parse_segment_name(path: str | Path) -> SegmentName | None:
     """The parts of a span file's name, or None for any other file (temporary ones included)."""
-    match = _SEGMENT.match(Path(path).name)
-    if match is None:
+    writer, index, suffix = _parts(path)
+    if not writer or suffix not in (RAW_SUFFIX, SEALED_SUFFIX):
         return None
-    return SegmentName(match["writer"], int(match["index"]), match["zst"] is not None)
+    return SegmentName(writer, int(index), suffix == SEALED_SUFFIX)
+
+
+def _parts(path: str | Path) -> tuple[str, str, str]:
+    """Writer, index and suffix of a file that a writer made; ("", "", "") for any other file."""
+    writer, _, rest = os.path.basename(path).partition(".")
+    index, dot, suffix = rest.partition(".")
+    if len(index) < 5 or not (index.isascii() and index.isdecimal()):
+        return "", "", ""
+    return writer, index, dot + suffix
 
 
 def pack_part(first: Path, number: int) -> Path:
@@ -99,7 +116,7 @@ def pack_part(first: Path, number: int) -> Path:
 
 def parse_pack_part(path: Path) -> tuple[Path, int]:
     """The first part of the packed run that `path` belongs to, and the number of `path`."""
-    match = _PACK_PART.match(path.name)
+    match = re.match(_PACK_PART, path.name)
     if match is None or int(match["number"]) == 1:
         return path, 1
     return path.with_name(f"{match['stem']}.tar"), int(match["number"])
@@ -112,5 +129,5 @@ def side_file_name(writer: str, index: int) -> str:
 
 def parse_side_file_name(path: str | Path) -> tuple[str, int] | None:
     """Writer and index of a side file, None for any other file."""
-    match = _SIDE.match(Path(path).name)
-    return (match["writer"], int(match["index"])) if match is not None else None
+    writer, index, suffix = _parts(path)
+    return (writer, int(index)) if writer and suffix == SIDE_SUFFIX else None

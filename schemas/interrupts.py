@@ -6,17 +6,16 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
+import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any
 
 __all__ = ["examine", "pass_on"]
 
-_PACKAGE = Path(__file__).parent.parent
-_OURS = tuple(f"{_PACKAGE / part}{os.sep}" for part in ("schemas", "recorder"))
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_OURS = tuple(os.path.join(_PACKAGE, part, "") for part in ("schemas", "recorder"))
 # Read from where they are stored: a class may call them otherwise.
 _dict_of: Callable[[BaseException], dict[str, Any]] = BaseException.__dict__["__dict__"].__get__
 _cause_of: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__cause__"].__get__
@@ -76,6 +75,10 @@ def _foreign_codes(error: BaseException) -> set[CodeType]:
 
 
 def _handler_codes() -> set[CodeType]:
+    # nobody set a handler without it; and this is no place to load modules in
+    signal = sys.modules.get("signal")
+    if signal is None or not hasattr(signal, "valid_signals"):
+        return set()
     handlers = (signal.getsignal(number) for number in signal.valid_signals())
     return {code for handler in handlers if callable(handler) and (code := _code_of(handler)) is not None}
 

@@ -12,8 +12,6 @@ Raw pixels are stored as they are and become a PNG when somebody looks. Nothing 
 
 from __future__ import annotations
 
-import base64
-import binascii
 import io
 import os
 import re
@@ -28,7 +26,7 @@ __all__ = ["BYTES_INLINE", "DATA_URL_LENGTH", "bytes_form", "data_url_form", "im
 # The server makes files of data URLs from this length on; shorter ones are icons.
 DATA_URL_LENGTH = 8192
 BYTES_INLINE = 64 << 10
-_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w=.+-]+)*;base64,", re.IGNORECASE)
+_DATA_URL = r"data:([\w.+-]+/[\w.+-]+)(?:;[\w=.+-]+)*;base64,"
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -48,15 +46,17 @@ def is_data_url(text: str) -> bool:
 
 def data_url_form(text: str, side: SideFile | None, digests: list[str]) -> dict[str, Any] | None:
     """The decoded content of a data URL; None where it could not be put together again to the letter."""
-    head = _DATA_URL.match(text, 0, 200)
+    head = re.compile(_DATA_URL, re.IGNORECASE).match(text, 0, 200)
     if head is None or side is None:
         return None
+    from base64 import b64decode
+
     body = text[head.end() :]
     try:
-        content = base64.b64decode(body, validate=True)
-    except (binascii.Error, ValueError):
+        content = b64decode(body, validate=True)
+    except ValueError:
         return None
-    if base64.b64encode(content).decode() != body:
+    if _base64(content) != body:
         return None
     form = {"_type": "data_url", "prefix": head[0], "mimetype": head[1].lower()}
     kept = reference(side, digests, content, in_background=False)
@@ -70,7 +70,14 @@ def bytes_form(data: bytes, name: str, side: SideFile | None, digests: list[str]
         kept = reference(side, digests, data, in_background=False)
         if "blob" in kept:
             return {"_type": name, "size": len(data), "mimetype": mimetype_of(data)} | kept
-    return {"_type": name, "size": len(data), "base64": base64.b64encode(data).decode()}
+    return {"_type": name, "size": len(data), "base64": _base64(data)}
+
+
+def _base64(data: bytes) -> str:
+    # loaded where there are bytes: most recordings have none
+    from base64 import b64encode
+
+    return b64encode(data).decode()
 
 
 def mimetype_of(data: bytes) -> str:
@@ -99,7 +106,7 @@ def image_form(value: Any, kind: type, side: SideFile | None, digests: list[str]
         # the class's own method: a subclass may have another one of that name
         pixels = pil.Image.tobytes(value)
         if value.mode in ("P", "PA"):
-            form["palette"] = {"mode": value.palette.mode, "base64": base64.b64encode(value.palette.tobytes()).decode()}
+            form["palette"] = {"mode": value.palette.mode, "base64": _base64(value.palette.tobytes())}
             transparency = value.info.get("transparency")
             if type(transparency) in (int, bytes):
                 form["transparency"] = transparency if type(transparency) is int else list(transparency)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
-import pathlib
 import sys
 import types
 import uuid
@@ -323,7 +322,8 @@ def _leaf(value: Any, kind: type, budget: Budget) -> Any:
     decimal = sys.modules.get("decimal")
     if decimal is not None and kind is decimal.Decimal:
         return {"_type": "Decimal", "value": str(value)}
-    if issubclass(kind, pathlib.PurePath):
+    pathlib = sys.modules.get("pathlib")
+    if pathlib is not None and issubclass(kind, pathlib.PurePath):
         return str(value) if module_name(kind).startswith("pathlib") else f"<{class_name(kind)}>"
     if issubclass(kind, BaseException):
         return {"_type": class_name(kind), "message": exception_message(value)}

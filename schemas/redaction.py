@@ -5,7 +5,6 @@ A pattern is a shell glob (`*`, `?`, `[…]`) and is held against a whole key, w
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Iterable
 
@@ -16,6 +15,7 @@ REDACTED = "REDACTED"
 WEAVE_KEYS = ("api_key", "auth_headers", "authorization")
 # Keys are mostly names in programs, and few; a recording of other ones must not fill the memory.
 _CACHED = 4096
+_WILD = frozenset("*?[")
 
 
 class KeyPatterns:
@@ -27,7 +27,8 @@ class KeyPatterns:
     def __init__(self, patterns: Iterable[str] = WEAVE_KEYS) -> None:
         lower = [pattern.lower() for pattern in patterns]
         self.words = ",".join(sorted(lower))
-        self._regex = re.compile("|".join(map(fnmatch.translate, lower)) or r"(?!)")
+        self._names = frozenset(pattern for pattern in lower if not _WILD.intersection(pattern))
+        self._regex = _joined([pattern for pattern in lower if pattern not in self._names])
         self._known: dict[str, bool] = {}
         self.plain_names: dict[str, bytes] = {}
 
@@ -37,8 +38,18 @@ class KeyPatterns:
         if known is None:
             if len(self._known) >= _CACHED:
                 self._known.clear()
-            known = self._known[key] = self._regex.match(key.lower()) is not None
+            lower = key.lower()
+            known = lower in self._names or (self._regex is not None and self._regex.match(lower) is not None)
+            self._known[key] = known
         return known
+
+
+def _joined(globs: list[str]) -> re.Pattern[str] | None:
+    if not globs:
+        return None
+    from fnmatch import translate
+
+    return re.compile("|".join(map(translate, globs)))
 
 
 def split_patterns(text: str) -> tuple[str, ...]:

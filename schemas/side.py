@@ -8,13 +8,11 @@ is stored once, may be copied by a repair, and cannot be mixed up.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from typing import Any, Protocol
 
 __all__ = ["SideFile", "digest_of", "is_digest", "reference"]
 
-_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_HEX = frozenset("0123456789abcdef")
 
 
 class SideFile(Protocol):
@@ -33,12 +31,15 @@ class SideFile(Protocol):
 
 def digest_of(content: bytes) -> str:
     """The name of a content."""
+    # loaded at the first content: most recordings have none
+    import hashlib
+
     return hashlib.sha256(content).hexdigest()
 
 
 def is_digest(text: object) -> bool:
     """Whether it can be the name of a content."""
-    return isinstance(text, str) and _DIGEST.match(text) is not None
+    return isinstance(text, str) and len(text) == 64 and _HEX.issuperset(text)
 
 
 def reference(side: SideFile | None, digests: list[str], content: bytes, *, in_background: bool) -> dict[str, Any]:

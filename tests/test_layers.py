@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import orjson
 import pytest
 
 import verl_trace
@@ -51,6 +52,11 @@ ALLOWED = {
 }
 # Beside the standard library. An empty set elsewhere means: not restricted here.
 THIRD_PARTY = {folder: {"orjson", "zstandard"} for folder in ("schemas", "recorder", "reader")}
+# Not loaded by the first call either: orjson needs none of these, and some take as long as all of the recorder.
+LATER = (
+    "pathlib", "urllib", "hashlib", "base64", "binascii", "signal", "fnmatch", "zstandard", "email", "logging",
+    "tempfile", "subprocess", "socket", "random", "asyncio", "multiprocessing",
+)  # fmt: skip
 # Never loaded by `import verl_trace`: they are slow, open connections or patch other libraries.
 HEAVY = ("weave", "wandb", "requests", "rich", "typer", "click", "numpy", "torch", "pydantic", "ray", "verl")
 
@@ -89,8 +95,8 @@ def test_folder_imports_only_what_the_table_allows(folder: str) -> None:
 
 
 def test_commands_use_the_recorder_by_its_front_door() -> None:
-    """Outside of training only what `recorder/__init__.py` offers and the recorder's settings are used."""
-    front_door = {*verl_trace.recorder.__all__, "settings"}
+    """Outside of training only what `recorder/__init__.py` offers is used, and the modules that it names."""
+    front_door = {*verl_trace.recorder.__all__, "settings", "leftovers", "mounts"}
     wrong = [
         f"{path.relative_to(PACKAGE)} imports {name}"
         for path in [*sources("commands"), PACKAGE / "cli.py"]
@@ -137,6 +143,30 @@ def test_import_loads_nothing_heavy() -> None:
 
     assert "verl_trace" in done.stdout.split()
     assert sorted(set(HEAVY) & set(done.stdout.split())) == []
+
+
+def test_first_call_loads_little(tmp_path: Path) -> None:
+    """In an interpreter that has loaded nothing: not what an editable installation's own finder loads."""
+    for package in (PACKAGE, Path(orjson.__file__).resolve().parent):
+        (tmp_path / ("verl_trace" if package == PACKAGE else package.name)).symlink_to(package)
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import verl_trace\n"
+        "@verl_trace.rollout_trace_op\n"
+        "def call(text): return {'text': text}\n"
+        "verl_trace.RolloutTraceConfig.init('project', 'start', 'jsonl')\n"
+        "with verl_trace.rollout_trace_attr(step=1, sample_index=0, rollout_n=0): call('hello')\n"
+        "print('\\n'.join({name.split('.')[0] for name in sys.modules}), flush=True)\n"
+        "__import__('os')._exit(0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], cwd=tmp_path, env={"VERL_TRACE_DIR": str(tmp_path / "runs")},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+
+    assert {"verl_trace", "orjson"} <= set(done.stdout.split())
+    assert len(list(tmp_path.glob("runs/start/*.jsonl"))) == 1
+    assert sorted({*HEAVY, *LATER} & set(done.stdout.split())) == []
 
 
 def test_command_line_starts_without_extras() -> None:

@@ -23,7 +23,7 @@ def span_folder(environ: Mapping[str, str] | None = None) -> Path:
     becomes `runs` in the home folder. A folder that the user named is taken as it is.
     """
     environ = os.environ if environ is None else environ
-    folder = default_folder(environ)
+    folder = Path(default_folder(environ))
     if not environ.get(FOLDER_VARIABLE) and any(_RAY_SESSION.match(part) for part in folder.parts):
         return Path.home() / "runs"
     return folder

@@ -22,7 +22,8 @@ import pytest
 from verl_trace.commands import checks_disk, checks_ray, checks_upload
 from verl_trace.commands.checks import check_names
 from verl_trace.commands.findings import Finding
-from verl_trace.recorder import Mount, mount_of, read_settings
+from verl_trace.recorder import read_settings
+from verl_trace.recorder.mounts import Mount, mount_of
 from verl_trace.uploader.reach import reach
 
 Run = Callable[..., Any]

@@ -11,7 +11,7 @@ from typing import Any
 from verl_trace.reader import find_runs
 
 PRELUDE = """
-import multiprocessing, os, sys, threading, time
+import multiprocessing, os, pathlib, sys, threading, time
 from verl_trace import RolloutTraceConfig, rollout_trace_op
 from verl_trace.recorder import session
 class Tool:
@@ -48,11 +48,29 @@ init()
 pid = os.fork()
 if pid == 0:
     for n in range(3000): Tool().execute("x" * 100)
-    folder = session.current().folder
+    folder = pathlib.Path(session.current().folder)
     deadline = time.monotonic() + 60
     while not any(f"-{os.getpid()}-" in p.name for p in folder.glob("*.zst")):
         if time.monotonic() > deadline: os._exit(5)
         time.sleep(0.01)
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+"""
+
+WHILE_LOADING = """
+from verl_trace.recorder.loading import loading
+init()
+begun = threading.Event()
+def load():
+    with loading():
+        begun.set()
+        import slow
+threading.Thread(target=load).start()
+begun.wait()
+time.sleep(0.1)
+pid = os.fork()
+if pid == 0:
+    import slow
     os._exit(0)
 assert os.waitpid(pid, 0)[1] == 0
 """
@@ -99,6 +117,12 @@ def test_a_child_that_records_for_long_rotates_and_seals(tmp_path: Path, found: 
 
     assert seen.calls.total() == 6000
     assert set(seen.calls.values()) == {1}
+
+
+def test_a_fork_while_a_thread_of_ours_loads_a_module(tmp_path: Path) -> None:
+    """The child can load the same module: it does not wait for a thread that only its parent has."""
+    (tmp_path / "slow.py").write_text("import time; time.sleep(0.5)")
+    run(tmp_path, WHILE_LOADING)
 
 
 def test_children_of_multiprocessing_close_their_files(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 import zstandard
 
 from verl_trace.reader import find_runs
-from verl_trace.recorder import seal_dead
+from verl_trace.recorder.leftovers import seal_dead
 
 # Records calls under VERL_TRACE_DIR, says so, and waits to be killed.
 PROGRAM = """

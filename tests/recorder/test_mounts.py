@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import verl_trace
-from verl_trace.recorder import ephemeral, mount_of
+from verl_trace.recorder.mounts import ephemeral, mount_of
 from verl_trace.recorder.settings import VARIABLES
 
 TABLE = r"""

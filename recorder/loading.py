@@ -1,0 +1,46 @@
+"""Modules that the recorder's own threads load, because training does not need them at its start: not while this
+process forks.
+
+A child would find such a module half loaded by a thread that it does not have, and wait for ever where it imports it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+
+__all__ = ["install", "loading"]
+
+# A module comes in milliseconds; on a file system that hangs, a fork waits no longer than this, in seconds.
+PATIENCE = 2.0
+# re-entrant: a signal handler may fork while its own thread loads
+_lock = threading.RLock()
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """Around an import in a thread of the recorder; a fork waits for its end."""
+    with _lock:
+        yield
+
+
+def install() -> None:
+    """From now on forks wait."""
+    os.register_at_fork(before=_wait, after_in_parent=_go_on, after_in_child=_after_fork)
+
+
+def _wait() -> None:
+    _lock.acquire(timeout=PATIENCE)
+
+
+def _go_on() -> None:
+    # another thread still has it where waiting was given up
+    with contextlib.suppress(RuntimeError):
+        _lock.release()
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()
