@@ -13,7 +13,7 @@ from ..reader.pack import Packed
 from ..reader.pack import pack as pack_runs
 from ..reader.pick import matching
 from ..viewer.text import counted, human_bytes, visible
-from .filters import with_filters
+from .filters import check_names, with_filters
 from .sizes import parse_size
 
 __all__ = ["pack"]
@@ -44,6 +44,7 @@ def pack(
     found = [run for path in runs for run in find_runs(path)]
     unreadable = [name for path in runs for name in closed_folders(path)]
     ids = None if filters.everything else _chosen(found, filters)
+    check_names(filters, found)
     if ids is not None and not ids:
         typer.echo("verl-trace: no trajectory is meant by these filters; nothing was packed", err=True)
         raise typer.Exit(1)

@@ -17,7 +17,7 @@ from ..schemas.errors import CannotStart, MissingExtra
 from ..schemas.files import parse_segment_name
 from ..schemas.redaction import KeyPatterns
 from ..viewer.text import human_bytes, visible
-from .filters import with_filters
+from .filters import check_names, with_filters
 from .upload_options import EntityOption, ProjectOption, SettleOption, seconds
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def prune(
     if not (yes or dry_run or sys.stdin.isatty()):
         raise CannotStart("prune asks before it deletes, and nobody is here to answer", hint="say --yes")
     plans = _plan(find_runs(run), filters, entity, project, seconds(settle), redact)
+    # also while they go on: what is deleted does not come back when the name does
+    check_names(filters, [])
     deleting = any(plan.anything for plan in plans) and not dry_run
     if not as_json:
         for line in _lines(plans):

@@ -22,7 +22,7 @@ from ..viewer.tables import fitting_table
 from ..viewer.terminal import columns_of
 from ..viewer.text import cut_to_width, visible
 from ..viewer.tokenizer import load_tokenizer
-from .filters import with_filters
+from .filters import check_names, with_filters
 from .runs import RunArgument, report_damage, runs_named
 
 __all__ = ["sql"]
@@ -70,8 +70,9 @@ def sql(
     decode = load_tokenizer(tokenizer, "sql") if tokenizer is not None else None
     payloads = re.search(r"\binputs\b|\boutput\b|\*(?!\s*\))", text, re.IGNORECASE) is not None
     target = out.absolute() if out is not None and format == "parquet" else None
+    runs = runs_named(run)
     with open_tables(
-        runs_named(run),
+        runs,
         tables_in(text),
         filters,
         payloads=payloads,
@@ -79,6 +80,7 @@ def sql(
         decode=decode,
         writable=[target] if target is not None else [],
     ) as tables:
+        check_names(filters, runs)
         try:
             if target is not None:
                 tables.connection.execute(f"COPY ({text}) TO {quoted(str(target))} (FORMAT parquet)")

@@ -14,7 +14,7 @@ from ..schemas.errors import MissingExtra
 from ..uploader.ledger import Place, state_folder
 from ..uploader.status import RunStatus, run_status
 from ..viewer.text import visible
-from .filters import with_filters
+from .filters import check_names, with_filters
 from .upload_options import (
     EntityOption,
     PartialOption,
@@ -57,11 +57,12 @@ def status(
     Example: verl-trace status runs/exp1 --ask
     """
     folder = state_folder(state_dir)
-    found = []
-    for one in find_runs(run):
+    found, runs = [], find_runs(run)
+    for one in runs:
         questions = [_question(one, entity, project)] if ask else []
         wanted = filters.of_run(one.attempts)
         found.append(run_status(one, folder, filters=wanted, settle=seconds(settle), partial=partial, ask=questions))
+    check_names(filters, runs)
     closed = closed_folders(run)
     if as_json:
         typer.echo(orjson.dumps([one.as_json() for one in found], option=orjson.OPT_INDENT_2).decode())

@@ -24,6 +24,7 @@ from .records import parse_record, trace_id_of
 from .runs import Run
 from .segments import SegmentLines
 from .trees import Reading, Source, iter_trajectories
+from .unknown_names import unknown_names
 from .writers import Segment
 
 __all__ = ["Picked", "matching", "only", "pick", "raw_lines", "read"]
@@ -157,8 +158,9 @@ def _among_all(runs: Sequence[Run], wanted: _Selector | None, filters: Filters) 
             if match is not None:
                 found.setdefault(match.rank, _Candidates()).add(run, meant, match.call_id)
     best = found[min(found)] if found else _Candidates()
+    warning = unknown_names(filters, ended=all(run.state != "live" for run in runs))
     if best.count != 1:
-        raise _unclear(wanted.text if wanted is not None else None, best)
+        raise _unclear(wanted.text if wanted is not None else None, best, warning)
     run, outline, call_id = best.first[0]
     assert isinstance(outline, Outline), "that is what `matching` gives"
     trajectory = _whole(run, outline)
@@ -241,14 +243,18 @@ class _Selector:
         return _Match(2, calls[0] if len(calls) == 1 else None) if calls else None
 
 
-def _unclear(selector: str | None, found: _Candidates) -> NotFound:
+def _unclear(selector: str | None, found: _Candidates, warning: str = "") -> NotFound:
     if not found.count:
+        details = [warning] if warning else []
         if selector is None:
-            return NotFound("no trajectory is meant", hint="`verl-trace ls RUN --trajectories` lists all")
+            return NotFound(
+                "no trajectory is meant", hint="`verl-trace ls RUN --trajectories` lists all", details=details
+            )
         return NotFound(
             f"no trajectory is called {selector!r}",
             hint="name it by the beginning of its trace id or of a call's, or as STEP:SAMPLE:ROLLOUT; "
             "`verl-trace ls RUN --trajectories` lists all",
+            details=details,
         )
     several_runs = len({id(run) for run, *_ in found.first}) > 1
     lines = [_candidate(run, trajectory, several_runs) for run, trajectory, _ in found.first]

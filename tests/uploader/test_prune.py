@@ -201,6 +201,9 @@ def test_it_asks_first(wandb_login: Any, writer: Any, project: str, tmp_path: Pa
     assert (silent := run("--uploaded")).returncode == 2
     assert "--yes" in silent.stderr
     assert run("--uploaded", "--dry-run").returncode == 0
+    mistyped = run("--uploaded", "--yes", "--where", "not rewrad")
+    assert (mistyped.returncode, mistyped.stdout) == (2, "")
+    assert "no trajectory has 'rewrad'" in mistyped.stderr
     no = run("--uploaded", answer="n\n")
     assert (no.returncode, "Delete 4 trajectories here?" in no.stderr) == (1, True)
     assert len(ids(recording.folder)) == 8
