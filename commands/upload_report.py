@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..viewer.text import human_seconds, visible
 
 if TYPE_CHECKING:
-    from ..uploader.estimate import Estimate
+    from ..uploader.forecast import Estimate
     from ..uploader.result import RunReport, UploadResult
 
 __all__ = ["report_lines"]

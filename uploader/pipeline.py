@@ -27,7 +27,7 @@ from .replay import WORKERS, Options, measure, replay, settling_of
 from .result import NOT_CHOSEN, RunReport, Unopened, UploadResult
 from .settle import SETTLE, HasScore, Settling, has_score
 from .target import Target, resolve, split_project
-from .wandb_links import WandbOptions
+from .wandb_options import WandbOptions
 
 __all__ = ["upload"]
 

@@ -27,7 +27,8 @@ from .result import STORED_OTHERWISE, WAITS_FOR_SEGMENT, RunReport
 from .sender import Sender, count_call
 from .settle import SETTLE, HasScore, Settling, has_score
 from .target import Target
-from .wandb_links import WandbLinks, WandbOptions, links_of
+from .wandb_links import WandbLinks, links_of
+from .wandb_options import WandbOptions
 
 if TYPE_CHECKING:
     from ..reader import Trajectory

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 
 from ..schemas.errors import Rejected
 from .check import DIFFERS, compare, count_traces, same_in_brief
-from .client import Client, Outcome, Unreachable
+from .client import Client, Unreachable
 from .heavy import Lightener
 from .ledger import Ledger
+from .outcome import Outcome, Refused
 from .payload import Encoded
 from .plan import MAX_TRACES, Batch, Trace
 from .result import ALREADY_STORED, STORED_OTHERWISE, Difference, Failure, MovedField, RunReport
-from .storing import Refused
 
 __all__ = ["Sender", "count_call"]
 

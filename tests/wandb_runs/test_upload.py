@@ -8,7 +8,7 @@ from typing import Any
 
 from verl_trace.demo.server_env import Server
 from verl_trace.uploader.pipeline import upload
-from verl_trace.uploader.wandb_links import WandbOptions
+from verl_trace.uploader.wandb_options import WandbOptions
 from verl_trace.wandb_runs.offline import read_offline_run
 
 from .backend import Backend

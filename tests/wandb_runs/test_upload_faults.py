@@ -12,7 +12,7 @@ import pytest
 
 from verl_trace.uploader.pipeline import upload
 from verl_trace.uploader.result import UploadResult
-from verl_trace.uploader.wandb_links import WandbOptions
+from verl_trace.uploader.wandb_options import WandbOptions
 from verl_trace.wandb_runs.offline import read_offline_run
 
 from .backend import Backend
