@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
@@ -12,7 +11,7 @@ from ..reader import Filters, closed_folders, find_runs
 from ..reader.runs import UNKNOWN, Run
 from ..schemas.errors import MissingExtra
 from ..uploader.ledger import Place, state_folder
-from ..uploader.status import RunStatus, run_status
+from ..uploader.status import Rows, RunStatus, run_status
 from ..viewer.text import visible
 from .filters import check_names, with_filters
 from .upload_options import (
@@ -76,7 +75,7 @@ def status(
     raise typer.Exit(_NOTHING_LEFT if whole else _SOMETHING_LEFT)
 
 
-def _question(run: Run, entity: str | None, project: str | None) -> tuple[Place, Callable[[list[str]], list[str]]]:
+def _question(run: Run, entity: str | None, project: str | None) -> tuple[Place, Rows]:
     """The run's project, and how to ask it."""
     try:
         from ..uploader.client import Client
@@ -91,14 +90,14 @@ def _question(run: Run, entity: str | None, project: str | None) -> tuple[Place,
     return Place(client.url, target.project_id, run.project_name, run.experiment_name), _asker(client)
 
 
-def _asker(client: Client) -> Callable[[list[str]], list[str]]:
-    def stored(ids: list[str]) -> list[str]:
+def _asker(client: Client) -> Rows:
+    def rows(ids: list[str]) -> list[dict[str, Any]]:
         from ..uploader.network import one_network
 
         with one_network():
-            return [key for key, ended in client.existing(ids).items() if ended is not None]
+            return client.rows(ids, ("id", "ended_at", "attributes"))
 
-    return stored
+    return rows
 
 
 def _lines(status: RunStatus) -> list[str]:
@@ -108,6 +107,8 @@ def _lines(status: RunStatus) -> list[str]:
         lines.append(f"  waiting  {count:>9,} {reason}")
     for place in status.places:
         lines.append(f"  stored   {place.stored:>9,} in {place.project_id} on {place.server}")
+        if place.otherwise:
+            lines.append(f"           {place.otherwise:>9,} of them otherwise: with another end or other attributes")
         lines.append(f"  pending  {place.pending:>9,}")
     if not status.places:
         lines.append(f"  pending  {status.settled:>9,} (no upload of it is known here; --ask asks the server)")
