@@ -71,7 +71,7 @@ def grep(
     readings = []
     runs = runs_named(run)
     for one in runs:
-        readings.append(Reading())
+        readings.append(Reading(damages=list(one.passed_over)))
         for result in _searched(search, one, filters):
             readings[-1].damages += result.damages
             printer.add(result)

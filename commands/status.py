@@ -69,7 +69,7 @@ def status(
         for one_status in found:
             for line in _lines(one_status):
                 typer.echo(visible(line))
-    for name in closed:
+    for name in [*closed, *(str(damage.path) for one in runs for damage in one.passed_over)]:
         typer.echo(f"verl-trace: cannot be read: {visible(name)}", err=True)
     whole = not closed and all(one_status.complete for one_status in found)
     raise typer.Exit(_NOTHING_LEFT if whole else _SOMETHING_LEFT)
