@@ -104,7 +104,13 @@ def _plan(
     plans = []
     with one_network():
         for run in runs:
-            target = resolve(None if run.project_name == UNKNOWN else run.project_name, entity=entity, project=project)
+            recorded = None if run.project_name == UNKNOWN else run.project_name
+            target = resolve(recorded, entity=entity, project=project, make=False)
+            if not target.exists:
+                raise CannotStart(
+                    f"there is no project {target.project_id} on the server, so it holds nothing of this run",
+                    hint="are --entity and --project right? nothing was deleted",
+                )
             Client(target).check()
             patterns = KeyPatterns(redact) if redact else None
             plans.append(plan_pruning(run, target, filters=filters, settle=settle, redact=patterns))

@@ -76,7 +76,7 @@ def status(
 
 
 def _question(run: Run, entity: str | None, project: str | None) -> tuple[Place, Rows]:
-    """The run's project, and how to ask it."""
+    """The run's project, and how to ask it; it is not made for that."""
     try:
         from ..uploader.client import Client
         from ..uploader.network import one_network
@@ -84,10 +84,14 @@ def _question(run: Run, entity: str | None, project: str | None) -> tuple[Place,
     except ImportError as error:
         raise MissingExtra("status --ask", "upload", error.name or "requests") from None
     with one_network():
-        target = resolve(None if run.project_name == UNKNOWN else run.project_name, entity=entity, project=project)
+        recorded = None if run.project_name == UNKNOWN else run.project_name
+        target = resolve(recorded, entity=entity, project=project, make=False)
         client = Client(target)
-        client.check()
-    return Place(client.url, target.project_id, run.project_name, run.experiment_name), _asker(client)
+        if target.exists:
+            client.check()
+    place = Place(client.url, target.project_id, run.project_name, run.experiment_name)
+    # a project that an upload will make holds nothing yet
+    return place, _asker(client) if target.exists else lambda _: []
 
 
 def _asker(client: Client) -> Rows:

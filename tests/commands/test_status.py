@@ -15,6 +15,7 @@ from verl_trace.cli import main
 from verl_trace.demo.server_env import Server
 from verl_trace.uploader import upload
 from verl_trace.uploader.ledger import state_folder
+from verl_trace.uploader.target import resolve
 
 Status = Callable[..., tuple[int, str]]
 
@@ -77,6 +78,7 @@ def test_ask(status: Status, wandb_login: Server, recording: Any, project: str) 
     """`--ask` knows what other people have uploaded, and what the ledger has forgotten."""
     recording.close()
     nothing = status(recording.folder, "--ask")
+    assert not resolve(project, make=False).exists, "made by asking"
     upload(recording.folder)
     for path in state_folder().glob("*.ledger"):
         path.unlink()
