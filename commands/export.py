@@ -16,10 +16,10 @@ from ..reader.filters import Filters
 from ..reader.payloads import json_text
 from ..reader.trees import Reading
 from ..schemas.errors import BadQuery, BadTarget
+from ..schemas.wording import counted
 from ..viewer.chat import chat_line
 from ..viewer.database import open_tables, quoted
 from ..viewer.otlp import otlp_request
-from ..viewer.text import counted
 from ..viewer.timeline import Timeline
 from ..viewer.tokenizer import load_tokenizer
 from .filters import check_names, with_filters

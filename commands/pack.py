@@ -12,7 +12,8 @@ from ..reader import Filters, Run, closed_folders, find_runs
 from ..reader.pack import Packed
 from ..reader.pack import pack as pack_runs
 from ..reader.pick import matching
-from ..viewer.text import counted, human_bytes, visible
+from ..schemas.wording import counted
+from ..viewer.text import human_bytes, visible
 from .filters import check_names, with_filters
 from .sizes import parse_size
 
@@ -88,6 +89,6 @@ def _text(packed: Packed, ids: set[str] | None) -> list[str]:
     if ids is not None:
         lines.append(f"  {counted(len(ids), 'trajectory')}; of others, {counted(packed.left_out, 'record')} left out")
     for damage in packed.damages:
-        place = f"{visible(damage.path.name)} at byte {damage.offset:,}, {damage.length:,} bytes"
+        place = f"{visible(damage.path.name)} at byte {damage.offset:,}, {counted(damage.length, 'byte')}"
         lines.append(f"  damaged, left out: {place}: {visible(damage.reason)}")
     return lines

@@ -16,6 +16,7 @@ from ..reader.runs import UNKNOWN
 from ..schemas.errors import CannotStart, MissingExtra
 from ..schemas.files import parse_segment_name
 from ..schemas.redaction import KeyPatterns
+from ..schemas.wording import counted
 from ..viewer.text import human_bytes, visible
 from .filters import check_names, with_filters
 from .upload_options import EntityOption, ProjectOption, SettleOption, seconds
@@ -121,21 +122,17 @@ def _question(plans: list[Pruning]) -> str:
     count = sum(plan.trajectories for plan in plans)
     if not count:
         return "Delete what an interrupted prune has left here?"
-    return f"Delete {count:,} {_noun(count)} here? The server will have the only copy"
-
-
-def _noun(count: int) -> str:
-    return "trajectory" if count == 1 else "trajectories"
+    return f"Delete {counted(count, 'trajectory')} here? The server will have the only copy"
 
 
 def _lines(plans: list[Pruning]) -> Iterator[str]:
     for plan in plans:
         yield f"{plan.run.project_name} · {plan.run.experiment_name} ({plan.run.folder})"
-        held = f"{plan.trajectories:,} {_noun(plan.trajectories)}, {plan.calls:,} calls"
+        held = f"{counted(plan.trajectories, 'trajectory')}, {counted(plan.calls, 'call')}"
         yield f"  to delete  {held}, read back from {plan.page or plan.project_id} and compared"
         if plan.files is not None and plan.anything:
-            anew = len(plan.files.rewritten)
-            yield f"             {len(plan.files.files):,} files removed, {anew:,} written anew, of {_size(plan)}"
+            removed, anew = counted(len(plan.files.files), "file"), len(plan.files.rewritten)
+            yield f"             {removed} removed, {anew:,} written anew, of {_size(plan)}"
         for reason, count in sorted(plan.kept.items()):
             yield f"  kept       {count:,} {reason}"
         for call_id in plan.differing:

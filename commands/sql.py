@@ -16,6 +16,7 @@ import typer
 
 from ..reader.filters import Filters
 from ..schemas.errors import BadQuery, MissingExtra
+from ..schemas.wording import counted
 from ..viewer.database import checked_query, open_tables, quoted, tables_in
 from ..viewer.rows import TABLES
 from ..viewer.tables import fitting_table
@@ -151,7 +152,7 @@ def _table(names: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> str:
     left = next((index for index, number in enumerate(numbers) if number), len(names))
     head = [visible(name) for name in names]
     text = fitting_table(head, shown, columns_of() if sys.stdout.isatty() else None, left=left)
-    return f"{text}\n… {more:,} more rows; --format csv has all" if more else text
+    return f"{text}\n… {counted(more, 'more row')}; --format csv has all" if more else text
 
 
 def _told(value: Any) -> Any:

@@ -10,6 +10,7 @@ import typer
 from ..reader import Filters, closed_folders, find_runs
 from ..reader.runs import UNKNOWN, Run
 from ..schemas.errors import MissingExtra
+from ..schemas.wording import counted, plural
 from ..uploader.ledger import Place, state_folder
 from ..uploader.status import Rows, RunStatus, run_status
 from ..viewer.text import visible
@@ -106,7 +107,8 @@ def _asker(client: Client) -> Rows:
 
 def _lines(status: RunStatus) -> list[str]:
     lines = [f"{status.project_name} · {status.experiment_name} ({status.folder})"]
-    lines.append(f"  recorded {status.recorded:>9,} calls in {status.trajectories:,} trajectories")
+    calls, trajectories = plural(status.recorded, "call"), counted(status.trajectories, "trajectory")
+    lines.append(f"  recorded {status.recorded:>9,} {calls} in {trajectories}")
     for reason, count in sorted(status.waiting.items()):
         lines.append(f"  waiting  {count:>9,} {reason}")
     for place in status.places:

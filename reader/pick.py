@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..schemas.errors import NotFound
+from ..schemas.wording import counted
 from .calls import Call, Trajectory
 from .digest_cache import KeptDigests, digests, kept_digests
 from .facts import trajectory_facts
@@ -262,7 +263,7 @@ def _unclear(selector: str | None, found: _Candidates, warning: str = "") -> Not
         lines.append(f"… and {found.count - len(lines):,} more")
     what = "here are" if selector is None else f"{selector!r} means"
     hint = "name one of these, or narrow it down by a filter"
-    return NotFound(f"{what} {found.count:,} trajectories", hint=hint, details=lines)
+    return NotFound(f"{what} {counted(found.count, 'trajectory')}", hint=hint, details=lines)
 
 
 def _candidate(run: Run, trajectory: Trajectory | Outline, several_runs: bool) -> str:

@@ -110,7 +110,7 @@ def test_what_a_dry_run_says_is_what_the_server_counts(run: Path, project: str, 
     assert some > budget * 0.7
     assert abs(every / whole - 1) < 0.05
     assert "10 of 10 steps" in sent.runs[0].notes[0]
-    assert "1 of 1 trajectories that failed" in sent.runs[0].notes[0]
+    assert "1 of 1 trajectory that failed" in sent.runs[0].notes[0]
 
 
 def counted(server: Server, project: str) -> int:

@@ -65,7 +65,7 @@ def test_a_run_of_another_project_is_not_linked(
     assert backend.runs["abc123"]["project"] == "proj"
     assert any("links no run of another project" in note for note in result.runs[0].notes)
     assert result.runs[0].without_link == {"attempt0": 4}
-    assert any("4 calls of attempt attempt0 have no link" in note for note in result.runs[0].notes)
+    assert any("4 calls of attempt attempt0 without a link" in note for note in result.runs[0].notes)
     assert all(row["wb_run_id"] is None for row in calls(project))
 
 
