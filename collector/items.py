@@ -169,6 +169,9 @@ def _stat_all(folder: Path, names: list[str], failures: list[tuple[str, str]]) -
             continue
         except OSError as error:
             failures.append((str(folder / name), error.strerror or str(error)))
+        else:
+            if _concerns(name) and not stat.S_ISREG(found[name].st_mode):
+                failures.append((str(folder / name), "is no regular file"))
     return found
 
 

@@ -8,7 +8,7 @@ from ..reader.filters import Filters
 from ..reader.in_time import lines_in_time
 from ..reader.pick import matching
 from ..reader.trees import Reading
-from .filters import with_filters
+from .filters import check_names, with_filters
 from .runs import RunArgument, report_damage, runs_named
 
 __all__ = ["cat"]
@@ -25,7 +25,8 @@ def cat(run: RunArgument, filters: Filters = Filters()) -> None:  # noqa: B008
     """
     out = sys.stdout.buffer
     readings = []
-    for one in runs_named(run):
+    runs = runs_named(run)
+    for one in runs:
         reading = Reading()
         readings.append(reading)
         wanted = None
@@ -34,4 +35,5 @@ def cat(run: RunArgument, filters: Filters = Filters()) -> None:  # noqa: B008
         for line in lines_in_time(one, reading, wanted):
             out.write(line)
     out.flush()
+    check_names(filters, runs)
     report_damage(readings)

@@ -18,6 +18,7 @@ import typer
 
 from ..reader.durations import parse_duration
 from ..schemas.errors import BadFilter, BadTarget
+from ..schemas.wording import counted
 from ..viewer.text import human_bytes, visible
 from .sizes import parse_size
 
@@ -173,13 +174,14 @@ def _tell(report: Report, as_json: bool) -> None:
     if as_json:
         typer.echo(orjson.dumps(report.as_json()).decode())
         return
-    parts = [f"{report.copied:,} files copied", f"{report.extended:,} open ones extended", human_bytes(report.size)]
+    extended = counted(report.extended, "open one")
+    parts = [f"{counted(report.copied, 'file')} copied", f"{extended} extended", human_bytes(report.size)]
     for count, words in ((report.sealed, "compressed first"), (report.removed, "removed here")):
         parts += [f"{count:,} {words}"] if count else []
     if report.left:
-        parts.append(f"LEFT HERE: {report.left:,} files, {human_bytes(report.left_size)}")
+        parts.append(f"LEFT HERE: {counted(report.left, 'file')}, {human_bytes(report.left_size)}")
     typer.echo(f"{visible(report.host)}: {', '.join(parts)}")
     for name, reason in report.failures[:_FAILURES_TOLD]:
         typer.echo(f"verl-trace: {visible(name)}: {visible(reason)}", err=True)
     if len(report.failures) > _FAILURES_TOLD:
-        typer.echo(f"verl-trace: … and {len(report.failures) - _FAILURES_TOLD:,} more failures", err=True)
+        typer.echo(f"verl-trace: … and {counted(len(report.failures) - _FAILURES_TOLD, 'more failure')}", err=True)

@@ -15,6 +15,7 @@ from ..demo.rollout import Plan
 from ..demo.run import Recorded, Stored, make_plan, record, replay
 from ..demo.show import tree_lines
 from ..schemas.errors import MissingExtra
+from ..schemas.wording import counted
 
 __all__ = ["demo"]
 
@@ -42,11 +43,13 @@ def demo(
         typer.echo(text, err=as_json)
 
     plan = make_plan(folder)
-    size = f"{plan.steps} steps x {plan.samples} samples x {plan.rollouts} rollouts"
-    say(f"Recording {size} in {plan.workers} worker processes.")
+    nouns = ((plan.steps, "step"), (plan.samples, "sample"), (plan.rollouts, "rollout"))
+    size = " x ".join(counted(count, noun) for count, noun in nouns)
+    say(f"Recording {size} in {counted(plan.workers, 'worker process')}.")
     say("One tool call raises; a third worker is killed in the middle of another.")
     recorded = record(plan)
-    say(f"{len(recorded.files)} files, {recorded.bytes:,} bytes; worker {recorded.killed_pid} was ended by SIGKILL.")
+    files = f"{counted(len(recorded.files), 'file')}, {counted(recorded.bytes, 'byte')}"
+    say(f"{files}; worker {recorded.killed_pid} was ended by SIGKILL.")
     stored = None if no_upload else replay(plan, recorded, say)
     if as_json:
         typer.echo(orjson.dumps(_report(plan, recorded, stored), option=orjson.OPT_INDENT_2).decode())
@@ -66,7 +69,7 @@ def _print(recorded: Recorded, stored: Stored | None) -> None:
     if stored is not None:
         result, skipped = stored.result, sum(stored.result.skipped.values())
         counts = f"{result.sent} sent + {skipped} skipped + {result.failed} failed"
-        typer.echo(f"Uploaded: {result.recorded} calls recorded = {counts}.")
+        typer.echo(f"Uploaded: {counted(result.recorded, 'call')} recorded = {counts}.")
         typer.echo(f"\nRead back by W&B's own client, weave {metadata.version('weave')}:\n")
         for line in tree_lines(stored.calls):
             typer.echo(line)

@@ -16,13 +16,13 @@ from ..reader.filters import Filters
 from ..reader.payloads import json_text
 from ..reader.trees import Reading
 from ..schemas.errors import BadQuery, BadTarget
+from ..schemas.wording import counted
 from ..viewer.chat import chat_line
 from ..viewer.database import open_tables, quoted
 from ..viewer.otlp import otlp_request
-from ..viewer.text import counted
 from ..viewer.timeline import Timeline
 from ..viewer.tokenizer import load_tokenizer
-from .filters import with_filters
+from .filters import check_names, with_filters
 from .runs import RunArgument, report_damage, runs_named
 
 __all__ = ["export"]
@@ -74,6 +74,7 @@ def export(
         writers = {"chat": _chat, "chrome": _chrome, "otlp": _otlp}
         with _whole(out) as file:
             report, readings = writers[format](runs, filters, file, decode)
+            check_names(filters, runs)
     told = ", ".join(
         counted(count, _NOUNS[what]) if what in _NOUNS else f"{count:,} {what}" for what, count in report.items()
     )
@@ -153,6 +154,7 @@ def _parquet(runs: list[Run], filters: Filters, out: Path, decode: Decode) -> tu
     with open_tables(
         runs, set(names), filters, payloads=True, command="export", decode=decode, writable=list(targets.values())
     ) as tables:
+        check_names(filters, runs)
         for name, target in targets.items():
             found = tables.connection.execute(f"SELECT count(*) FROM {name}").fetchone()
             report[name] = found[0] if found is not None else 0

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
+from ..reader import Run
 from ..reader.filters import Filters
+from ..reader.unknown_names import unknown_names
 from ..schemas.errors import BadFilter
+from ..viewer.text import visible
 
-__all__ = ["with_filters"]
+__all__ = ["check_names", "with_filters"]
 
 _PANEL = "Which trajectories"
 
@@ -89,3 +92,13 @@ def with_filters(command: Callable[..., None]) -> Callable[..., None]:
     with_options.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
     with_options.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
     return with_options
+
+
+def check_names(filters: Filters, runs: Sequence[Run]) -> None:
+    """Say on stderr which names in --where no trajectory has, once all of `runs` were read with these filters.
+
+    Raises:
+        BadFilter: there is one, and it cannot come any more.
+    """
+    if words := unknown_names(filters, ended=all(run.state != "live" for run in runs)):
+        typer.echo(f"verl-trace: {visible(words)}", err=True)

@@ -21,7 +21,7 @@ from ..viewer.patterns import Pattern
 from ..viewer.search import Search, SearchedSegment, search_segment
 from ..viewer.terminal import columns_of, print_lines
 from ..viewer.tokenizer import load_tokenizer
-from .filters import with_filters
+from .filters import check_names, with_filters
 from .runs import RunArgument, report_damage, runs_named
 
 __all__ = ["grep"]
@@ -69,12 +69,14 @@ def grep(
     )
     printer = _Printer(names=names, count=count, as_json=as_json)
     readings = []
-    for one in runs_named(run):
-        readings.append(Reading())
+    runs = runs_named(run)
+    for one in runs:
+        readings.append(Reading(damages=list(one.passed_over)))
         for result in _searched(search, one, filters):
             readings[-1].damages += result.damages
             printer.add(result)
     printer.end()
+    check_names(filters, runs)
     damaged = report_damage(readings)
     raise typer.Exit(TROUBLE if damaged else FOUND if printer.any else NOTHING)
 

@@ -23,7 +23,7 @@ from ..viewer.listing import as_of_facts, as_of_note, listing, run_facts
 from ..viewer.tables import sorted_rows, steps_table, trajectories_table
 from ..viewer.terminal import columns_of
 from ..viewer.text import visible
-from .filters import with_filters
+from .filters import check_names, with_filters
 from .runs import is_one_run, report_damage, runs_named
 
 __all__ = ["ls"]
@@ -93,6 +93,7 @@ def _steps(runs: list[Run], filters: Filters, as_json: bool) -> None:
         summary = summarise(run, filters, seen)
         ordered = [row.as_json() for row in in_order(rows.values(), run.attempts)]
         facts.append({**run_facts(run, summary), "by_step": ordered})
+    check_names(filters, runs)
     if as_json:
         _print(facts, as_json)
         return
@@ -112,7 +113,7 @@ def _unknown(run: Run, fact: dict[str, Any]) -> list[str]:
 
 
 def _trajectories(runs: list[Run], filters: Filters, sort: str | None, as_json: bool) -> None:
-    readings, everything = [], []
+    readings, everything, texts = [], [], []
     for run in runs:
         reading = Reading()
         facts = [trajectory_facts(outline) for outline in matching(run, filters, reading)]
@@ -123,15 +124,17 @@ def _trajectories(runs: list[Run], filters: Filters, sort: str | None, as_json: 
         readings.append(reading)
         everything += facts
         if not as_json:
-            if len(runs) > 1:
-                typer.echo(f"{visible(run.experiment_name)}  {visible(run.project_name)}")
+            title = f"{visible(run.experiment_name)}  {visible(run.project_name)}\n" if len(runs) > 1 else ""
             whole = filters.everything
             table = trajectories_table(facts, _columns(), run.attempts, whole_run=whole) if facts else ""
-            typer.echo(table or "no trajectory is meant by these filters")
-            if note := as_of_note(as_of_facts(run)):
-                typer.echo(f"verl-trace: {visible(run.experiment_name)}: {note}", err=True)
+            texts.append(f"{title}{table or 'no trajectory is meant by these filters'}")
+    check_names(filters, runs)
     if as_json:
         typer.echo(json_text(everything, indent=True))
+    for run, text in zip(runs, texts, strict=False):
+        typer.echo(text)
+        if note := as_of_note(as_of_facts(run)):
+            typer.echo(f"verl-trace: {visible(run.experiment_name)}: {note}", err=True)
     report_damage(readings)
 
 

@@ -12,8 +12,9 @@ from ..reader import Filters, Run, closed_folders, find_runs
 from ..reader.pack import Packed
 from ..reader.pack import pack as pack_runs
 from ..reader.pick import matching
-from ..viewer.text import counted, human_bytes, visible
-from .filters import with_filters
+from ..schemas.wording import counted
+from ..viewer.text import human_bytes, visible
+from .filters import check_names, with_filters
 from .sizes import parse_size
 
 __all__ = ["pack"]
@@ -44,6 +45,7 @@ def pack(
     found = [run for path in runs for run in find_runs(path)]
     unreadable = [name for path in runs for name in closed_folders(path)]
     ids = None if filters.everything else _chosen(found, filters)
+    check_names(filters, found)
     if ids is not None and not ids:
         typer.echo("verl-trace: no trajectory is meant by these filters; nothing was packed", err=True)
         raise typer.Exit(1)
@@ -87,6 +89,6 @@ def _text(packed: Packed, ids: set[str] | None) -> list[str]:
     if ids is not None:
         lines.append(f"  {counted(len(ids), 'trajectory')}; of others, {counted(packed.left_out, 'record')} left out")
     for damage in packed.damages:
-        place = f"{visible(damage.path.name)} at byte {damage.offset:,}, {damage.length:,} bytes"
+        place = f"{visible(damage.path.name)} at byte {damage.offset:,}, {counted(damage.length, 'byte')}"
         lines.append(f"  damaged, left out: {place}: {visible(damage.reason)}")
     return lines

@@ -16,8 +16,9 @@ from ..reader.runs import UNKNOWN
 from ..schemas.errors import CannotStart, MissingExtra
 from ..schemas.files import parse_segment_name
 from ..schemas.redaction import KeyPatterns
+from ..schemas.wording import counted
 from ..viewer.text import human_bytes, visible
-from .filters import with_filters
+from .filters import check_names, with_filters
 from .upload_options import EntityOption, ProjectOption, SettleOption, seconds
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def prune(
     if not (yes or dry_run or sys.stdin.isatty()):
         raise CannotStart("prune asks before it deletes, and nobody is here to answer", hint="say --yes")
     plans = _plan(find_runs(run), filters, entity, project, seconds(settle), redact)
+    # also while they go on: what is deleted does not come back when the name does
+    check_names(filters, [])
     deleting = any(plan.anything for plan in plans) and not dry_run
     if not as_json:
         for line in _lines(plans):
@@ -102,7 +105,13 @@ def _plan(
     plans = []
     with one_network():
         for run in runs:
-            target = resolve(None if run.project_name == UNKNOWN else run.project_name, entity=entity, project=project)
+            recorded = None if run.project_name == UNKNOWN else run.project_name
+            target = resolve(recorded, entity=entity, project=project, make=False)
+            if not target.exists:
+                raise CannotStart(
+                    f"there is no project {target.project_id} on the server, so it holds nothing of this run",
+                    hint="are --entity and --project right? nothing was deleted",
+                )
             Client(target).check()
             patterns = KeyPatterns(redact) if redact else None
             plans.append(plan_pruning(run, target, filters=filters, settle=settle, redact=patterns))
@@ -113,21 +122,17 @@ def _question(plans: list[Pruning]) -> str:
     count = sum(plan.trajectories for plan in plans)
     if not count:
         return "Delete what an interrupted prune has left here?"
-    return f"Delete {count:,} {_noun(count)} here? The server will have the only copy"
-
-
-def _noun(count: int) -> str:
-    return "trajectory" if count == 1 else "trajectories"
+    return f"Delete {counted(count, 'trajectory')} here? The server will have the only copy"
 
 
 def _lines(plans: list[Pruning]) -> Iterator[str]:
     for plan in plans:
         yield f"{plan.run.project_name} · {plan.run.experiment_name} ({plan.run.folder})"
-        held = f"{plan.trajectories:,} {_noun(plan.trajectories)}, {plan.calls:,} calls"
+        held = f"{counted(plan.trajectories, 'trajectory')}, {counted(plan.calls, 'call')}"
         yield f"  to delete  {held}, read back from {plan.page or plan.project_id} and compared"
         if plan.files is not None and plan.anything:
-            anew = len(plan.files.rewritten)
-            yield f"             {len(plan.files.files):,} files removed, {anew:,} written anew, of {_size(plan)}"
+            removed, anew = counted(len(plan.files.files), "file"), len(plan.files.rewritten)
+            yield f"             {removed} removed, {anew:,} written anew, of {_size(plan)}"
         for reason, count in sorted(plan.kept.items()):
             yield f"  kept       {count:,} {reason}"
         for call_id in plan.differing:

@@ -11,7 +11,8 @@ import typer
 from ..reader.repair import Repair
 from ..reader.repair import repair as repair_run
 from ..schemas.files import REPAIR_REPORT
-from ..viewer.text import counted, visible
+from ..schemas.wording import counted
+from ..viewer.text import visible
 
 __all__ = ["repair"]
 
@@ -58,7 +59,7 @@ def _text(result: Repair) -> list[str]:
     if result.left_out:
         lines.append(f"  {counted(len(result.left_out), 'place')} left out:")
         for damage in result.left_out[:_LISTED]:
-            place = f"{damage.path.name} at byte {damage.offset:,}, {damage.length:,} bytes"
+            place = f"{damage.path.name} at byte {damage.offset:,}, {counted(damage.length, 'byte')}"
             lines.append(f"    {damage.kind}: {place}: {visible(damage.reason)}")
         if len(result.left_out) > _LISTED:
             lines.append(f"    … and {len(result.left_out) - _LISTED:,} more, all of them in {REPAIR_REPORT}")

@@ -12,6 +12,7 @@ from ..reader import Run, find_runs
 from ..reader.trees import Reading
 from ..recorder import read_settings
 from ..schemas.errors import NotARun, NotFound
+from ..schemas.wording import counted
 from ..viewer.text import visible
 
 __all__ = ["RunArgument", "is_one_run", "report_damage", "runs_named"]
@@ -65,8 +66,9 @@ def report_damage(readings: list[Reading]) -> bool:
     """Tell on stderr what could not be read; whether there was more than the torn ends that kills leave."""
     damages = [damage for reading in readings for damage in reading.damages]
     for damage in damages[:_TOLD]:
-        place = f"{damage.path.name} at byte {damage.offset:,}, {damage.length:,} bytes"
+        place = f"{damage.path.name} at byte {damage.offset:,}, {counted(damage.length, 'byte')}"
         typer.echo(f"verl-trace: passed over: {visible(place)}: {visible(damage.reason)}", err=True)
     if len(damages) > _TOLD:
-        typer.echo(f"verl-trace: and {len(damages) - _TOLD:,} more places; `verl-trace verify` lists all", err=True)
+        more = counted(len(damages) - _TOLD, "more place")
+        typer.echo(f"verl-trace: and {more}; `verl-trace verify` lists all", err=True)
     return any(damage.kind != "torn" for damage in damages)

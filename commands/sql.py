@@ -16,13 +16,14 @@ import typer
 
 from ..reader.filters import Filters
 from ..schemas.errors import BadQuery, MissingExtra
+from ..schemas.wording import counted
 from ..viewer.database import checked_query, open_tables, quoted, tables_in
 from ..viewer.rows import TABLES
 from ..viewer.tables import fitting_table
 from ..viewer.terminal import columns_of
 from ..viewer.text import cut_to_width, visible
 from ..viewer.tokenizer import load_tokenizer
-from .filters import with_filters
+from .filters import check_names, with_filters
 from .runs import RunArgument, report_damage, runs_named
 
 __all__ = ["sql"]
@@ -70,8 +71,9 @@ def sql(
     decode = load_tokenizer(tokenizer, "sql") if tokenizer is not None else None
     payloads = re.search(r"\binputs\b|\boutput\b|\*(?!\s*\))", text, re.IGNORECASE) is not None
     target = out.absolute() if out is not None and format == "parquet" else None
+    runs = runs_named(run)
     with open_tables(
-        runs_named(run),
+        runs,
         tables_in(text),
         filters,
         payloads=payloads,
@@ -79,6 +81,7 @@ def sql(
         decode=decode,
         writable=[target] if target is not None else [],
     ) as tables:
+        check_names(filters, runs)
         try:
             if target is not None:
                 tables.connection.execute(f"COPY ({text}) TO {quoted(str(target))} (FORMAT parquet)")
@@ -149,7 +152,7 @@ def _table(names: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> str:
     left = next((index for index, number in enumerate(numbers) if number), len(names))
     head = [visible(name) for name in names]
     text = fitting_table(head, shown, columns_of() if sys.stdout.isatty() else None, left=left)
-    return f"{text}\n… {more:,} more rows; --format csv has all" if more else text
+    return f"{text}\n… {counted(more, 'more row')}; --format csv has all" if more else text
 
 
 def _told(value: Any) -> Any:

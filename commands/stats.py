@@ -17,7 +17,7 @@ from ..viewer.listing import as_of_facts, as_of_note
 from ..viewer.statistics import stats_text
 from ..viewer.terminal import columns_of, is_unicode
 from ..viewer.text import visible
-from .filters import with_filters
+from .filters import check_names, with_filters
 from .runs import RunArgument, report_damage, runs_named
 
 __all__ = ["stats"]
@@ -36,8 +36,9 @@ def stats(
 
     Example: verl-trace stats runs/exp1 --step 100:
     """
-    readings, results = [], []
-    for one in runs_named(run):
+    readings, results, texts = [], [], []
+    runs = runs_named(run)
+    for one in runs:
         reading, result = Reading(), Stats(one.attempts)
         for outline in matching(one, filters, reading):
             result.add(outline, trajectory_facts(outline))
@@ -45,10 +46,10 @@ def stats(
         names = {"project_name": one.project_name, "experiment_name": one.experiment_name}
         results.append({**names, **as_of_facts(one), **result.as_json()})
         if not as_json:
-            typer.echo(f"{visible(one.experiment_name)}  {visible(one.project_name)}\n{as_of_note(results[-1])}")
-            typer.echo(stats_text(results[-1], result.durations, _columns(), boxes=is_unicode()))
-    if as_json:
-        typer.echo(json_text(results, indent=True))
+            texts.append(f"{visible(one.experiment_name)}  {visible(one.project_name)}\n{as_of_note(results[-1])}")
+            texts.append(stats_text(results[-1], result.durations, _columns(), boxes=is_unicode()))
+    check_names(filters, runs)
+    typer.echo(json_text(results, indent=True) if as_json else "\n".join(texts))
     report_damage(readings)
 
 

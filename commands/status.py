@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
@@ -11,10 +10,11 @@ import typer
 from ..reader import Filters, closed_folders, find_runs
 from ..reader.runs import UNKNOWN, Run
 from ..schemas.errors import MissingExtra
+from ..schemas.wording import counted, plural
 from ..uploader.ledger import Place, state_folder
-from ..uploader.status import RunStatus, run_status
+from ..uploader.status import Rows, RunStatus, run_status
 from ..viewer.text import visible
-from .filters import with_filters
+from .filters import check_names, with_filters
 from .upload_options import (
     EntityOption,
     PartialOption,
@@ -57,11 +57,12 @@ def status(
     Example: verl-trace status runs/exp1 --ask
     """
     folder = state_folder(state_dir)
-    found = []
-    for one in find_runs(run):
+    found, runs = [], find_runs(run)
+    for one in runs:
         questions = [_question(one, entity, project)] if ask else []
         wanted = filters.of_run(one.attempts)
         found.append(run_status(one, folder, filters=wanted, settle=seconds(settle), partial=partial, ask=questions))
+    check_names(filters, runs)
     closed = closed_folders(run)
     if as_json:
         typer.echo(orjson.dumps([one.as_json() for one in found], option=orjson.OPT_INDENT_2).decode())
@@ -69,14 +70,14 @@ def status(
         for one_status in found:
             for line in _lines(one_status):
                 typer.echo(visible(line))
-    for name in closed:
+    for name in [*closed, *(str(damage.path) for one in runs for damage in one.passed_over)]:
         typer.echo(f"verl-trace: cannot be read: {visible(name)}", err=True)
     whole = not closed and all(one_status.complete for one_status in found)
     raise typer.Exit(_NOTHING_LEFT if whole else _SOMETHING_LEFT)
 
 
-def _question(run: Run, entity: str | None, project: str | None) -> tuple[Place, Callable[[list[str]], list[str]]]:
-    """The run's project, and how to ask it."""
+def _question(run: Run, entity: str | None, project: str | None) -> tuple[Place, Rows]:
+    """The run's project, and how to ask it; it is not made for that."""
     try:
         from ..uploader.client import Client
         from ..uploader.network import one_network
@@ -84,29 +85,36 @@ def _question(run: Run, entity: str | None, project: str | None) -> tuple[Place,
     except ImportError as error:
         raise MissingExtra("status --ask", "upload", error.name or "requests") from None
     with one_network():
-        target = resolve(None if run.project_name == UNKNOWN else run.project_name, entity=entity, project=project)
+        recorded = None if run.project_name == UNKNOWN else run.project_name
+        target = resolve(recorded, entity=entity, project=project, make=False)
         client = Client(target)
-        client.check()
-    return Place(client.url, target.project_id, run.project_name, run.experiment_name), _asker(client)
+        if target.exists:
+            client.check()
+    place = Place(client.url, target.project_id, run.project_name, run.experiment_name)
+    # a project that an upload will make holds nothing yet
+    return place, _asker(client) if target.exists else lambda _: []
 
 
-def _asker(client: Client) -> Callable[[list[str]], list[str]]:
-    def stored(ids: list[str]) -> list[str]:
+def _asker(client: Client) -> Rows:
+    def rows(ids: list[str]) -> list[dict[str, Any]]:
         from ..uploader.network import one_network
 
         with one_network():
-            return [key for key, ended in client.existing(ids).items() if ended is not None]
+            return client.rows(ids, ("id", "ended_at", "attributes"))
 
-    return stored
+    return rows
 
 
 def _lines(status: RunStatus) -> list[str]:
     lines = [f"{status.project_name} · {status.experiment_name} ({status.folder})"]
-    lines.append(f"  recorded {status.recorded:>9,} calls in {status.trajectories:,} trajectories")
+    calls, trajectories = plural(status.recorded, "call"), counted(status.trajectories, "trajectory")
+    lines.append(f"  recorded {status.recorded:>9,} {calls} in {trajectories}")
     for reason, count in sorted(status.waiting.items()):
         lines.append(f"  waiting  {count:>9,} {reason}")
     for place in status.places:
         lines.append(f"  stored   {place.stored:>9,} in {place.project_id} on {place.server}")
+        if place.otherwise:
+            lines.append(f"           {place.otherwise:>9,} of them otherwise: with another end or other attributes")
         lines.append(f"  pending  {place.pending:>9,}")
     if not status.places:
         lines.append(f"  pending  {status.settled:>9,} (no upload of it is known here; --ask asks the server)")

@@ -188,7 +188,7 @@ def _upload(run: Path, options: dict[str, Any], choosing: dict[str, Any], wandb:
     try:
         from ..uploader.choose import Choosing
         from ..uploader.pipeline import upload as replay
-        from ..uploader.wandb_links import WandbOptions
+        from ..uploader.wandb_options import WandbOptions
         from .upload_progress import showing_progress
     except ImportError as error:
         raise MissingExtra("upload", "upload", error.name or "requests") from None

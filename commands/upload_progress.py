@@ -11,6 +11,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from ..schemas.wording import counted
 from ..uploader.result import UploadResult
 
 __all__ = ["showing_progress"]
@@ -54,5 +55,5 @@ def _plain(stream: TextIO) -> Callable[[UploadResult], None]:
 
 
 def _words(result: UploadResult) -> str:
-    skipped = sum(result.skipped.values())
-    return f"{result.recorded:,} calls read, {result.sent:,} sent, {skipped:,} skipped, {result.failed:,} failed"
+    read, skipped = counted(result.recorded, "call"), sum(result.skipped.values())
+    return f"{read} read, {result.sent:,} sent, {skipped:,} skipped, {result.failed:,} failed"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ..schemas.wording import counted, plural
 from ..viewer.text import human_seconds, visible
 
 if TYPE_CHECKING:
-    from ..uploader.estimate import Estimate
+    from ..uploader.forecast import Estimate
     from ..uploader.result import RunReport, UploadResult
 
 __all__ = ["report_lines"]
@@ -41,7 +42,8 @@ def _estimate(plan: Estimate, runs: int) -> Iterator[str]:
 
     if runs > 1:
         yield (
-            f"in all     {plan.calls:>9,} calls in {plan.trajectories:,} trajectories, {size_words(plan.bytes)};"
+            f"in all     {plan.calls:>9,} {plural(plan.calls, 'call')} in {counted(plan.trajectories, 'trajectory')},"
+            f" {size_words(plan.bytes)};"
             f" {size_words(plan.stored_bytes)} by the server, {_share(plan.share, plan.quota)}"
         )
     rate = plan.rate
@@ -69,7 +71,8 @@ def _run(report: RunReport, plan: Estimate | None) -> Iterator[str]:
     from ..uploader.size import size_words
 
     yield f"{report.project_name} · {report.experiment_name} → {report.page or report.target}"
-    yield f"  recorded {report.recorded:>9,} calls in {report.trajectories:,} trajectories"
+    calls, trajectories = plural(report.recorded, "call"), counted(report.trajectories, "trajectory")
+    yield f"  recorded {report.recorded:>9,} {calls} in {trajectories}"
     for found in report.wandb:
         yield f"  W&B run  {found['run_id']}: {found['state']} ({found['folder']})"
         if found.get("reason"):
@@ -77,13 +80,13 @@ def _run(report: RunReport, plan: Estimate | None) -> Iterator[str]:
         for words in found.get("output", "").splitlines():
             yield f"           | {words}"
     if plan is not None:
-        trajectories = f"{report.trajectories_to_send:,} trajectories"
-        yield f"  to send  {report.to_send:>9,} calls in {trajectories}, {size_words(report.bytes)}"
+        calls, trajectories = plural(report.to_send, "call"), counted(report.trajectories_to_send, "trajectory")
+        yield f"  to send  {report.to_send:>9,} {calls} in {trajectories}, {size_words(report.bytes)}"
         number, unit = size_words(report.stored_bytes).split()
         share = _share(report.stored_bytes / plan.quota, plan.quota)
         yield f"  counted  {number:>9} {unit} by the server, {share}"
     else:
-        yield f"  sent     {report.sent:>9,} calls, {size_words(report.bytes)}"
+        yield f"  sent     {report.sent:>9,} {plural(report.sent, 'call')}, {size_words(report.bytes)}"
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.skipped.items()) if count)
     yield f"  skipped  {sum(report.skipped.values()):>9,}{f'  ({reasons})' if reasons else ''}"
     yield f"  failed   {report.failed:>9,}"
@@ -95,13 +98,14 @@ def _run(report: RunReport, plan: Estimate | None) -> Iterator[str]:
     if report.failed > _LISTED:
         yield f"    … and {report.failed - _LISTED:,} more"
     if report.moved:
-        yield f"  moved    {len(report.moved):>9,} fields of calls too large for a row of Weave into files"
+        fields = plural(len(report.moved), "field")
+        yield f"  moved    {len(report.moved):>9,} {fields} of calls too large for a row of Weave into files"
     for moved in report.moved[:_MOVED_LISTED]:
         yield f"    {moved.id} {moved.op}: {moved.path}, {size_words(moved.bytes)}"
     if len(report.moved) > _MOVED_LISTED:
         yield f"    … and {len(report.moved) - _MOVED_LISTED:,} more; --json lists them all"
     if report.feedback:
-        yield f"  feedback {report.feedback:>9,} rewards"
+        yield f"  feedback {report.feedback:>9,} {plural(report.feedback, 'reward')}"
     if plan is None:
         yield f"  stored   {report.stored:>9,}{_checked(report)}"
     for difference in report.differences[:_LISTED]:
@@ -137,21 +141,27 @@ def _remarks(report: RunReport) -> list[str]:
 
     remarks = []
     if report.interrupted:
-        remarks.append(f"{report.interrupted:,} calls never ended; they carry the exception Interrupted")
+        remarks.append(f"{counted(report.interrupted, 'call')} never ended: marked by the exception Interrupted")
     if report.orphans:
         remarks.append(
-            f"{report.orphans:,} calls have a parent that was not recorded; attributes.verl_trace.orphan marks them"
+            f"{counted(report.orphans, 'call')} with a parent that was not recorded, marked by"
+            " attributes.verl_trace.orphan"
         )
     if report.marked_texts:
         remarks.append(
-            f"{report.marked_texts:,} strings that begin like a Weave reference got {TEXT_MARK!r} before them"
+            f"{counted(report.marked_texts, 'string')} got {TEXT_MARK!r} in front, so as not to be taken for a"
+            " Weave reference"
         )
     if report.fields_left_out:
-        remarks.append(f"{report.fields_left_out:,} fields were left out; marks in the calls say which")
+        remarks.append(
+            f"{counted(report.fields_left_out, 'field was', 'fields were')} left out; marks in the calls say which"
+        )
     if report.missing_contents:
         remarks.append(
-            f"{report.missing_contents:,} pictures or arrays are missing from the side files; marks say where"
+            f"{counted(report.missing_contents, 'picture or array is', 'pictures or arrays are')} missing from the side"
+            " files; marks say where"
         )
     if report.lightened:
-        remarks.append(f"{report.lightened:,} calls were refused as they are, and sent with heavy fields moved out")
+        calls = counted(report.lightened, "call was", "calls were")
+        remarks.append(f"{calls} refused as recorded, and sent with heavy fields moved out")
     return remarks

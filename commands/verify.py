@@ -13,7 +13,8 @@ from ..reader.scan import FileReport
 from ..reader.segments import Damage
 from ..reader.verify import DAMAGED, TORN, WHOLE, RunReport
 from ..reader.verify import verify as verify_runs
-from ..viewer.text import counted, visible
+from ..schemas.wording import counted
+from ..viewer.text import visible
 
 __all__ = ["EXIT_CODES", "verify"]
 

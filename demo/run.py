@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from ..schemas.errors import VerlTraceError
 from ..schemas.files import parse_segment_name, run_folder_name
+from ..schemas.wording import counted
 from ..uploader.result import UploadResult
 from .read_back import ServerCall, read_back
 from .rollout import Plan, work, work_until_killed
@@ -79,7 +80,8 @@ def record(plan: Plan) -> Recorded:
                 process.kill()
     failed = [process.exitcode for process in workers if process.exitcode != 0]
     if failed:
-        raise VerlTraceError(f"{len(failed)} demo workers failed, exit code {failed[0]}", hint="see their output above")
+        told = counted(len(failed), "demo worker")
+        raise VerlTraceError(f"{told} failed, exit code {failed[0]}", hint="see their output above")
     folder = plan.folder / run_folder_name(plan.experiment)
     files = sorted(path for path in folder.iterdir() if parse_segment_name(path) is not None)
     return Recorded(folder, files, sum(path.stat().st_size for path in files), _pid(victim))

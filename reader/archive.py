@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 
 from ..schemas.files import PACK_END, PACK_SHA256, pack_part, parse_pack_part
+from ..schemas.wording import counted
 
 __all__ = ["Archive", "Member", "Window", "is_archive", "read_headers", "sha256_of"]
 
@@ -168,7 +169,7 @@ class Archive:
             if entry["name"] not in self.members:
                 part = pack_part(parse_pack_part(self.path)[0], entry["part"]).name
                 lost[part] = lost.get(part, 0) + 1
-        self.problems += [f"{count:,} files of {part} cannot be found" for part, count in lost.items()]
+        self.problems += [f"{counted(count, 'file')} of {part} cannot be found" for part, count in lost.items()]
 
 
 def _parts(first: Path) -> list[Path]:

@@ -181,6 +181,10 @@ class Filters:
 
     def trajectory(self, trajectory: Trajectory | Outline, facts: dict[str, Any] | None = None) -> bool:
         """Whether the trajectory is meant; `facts`: its `trajectory_facts`, where they are known already."""
+        if self.where is not None and self.where.missing:
+            # whatever else was asked for: a name is unknown that no trajectory has (`unknown_names`)
+            facts = trajectory_facts(trajectory) if facts is None else facts
+            self.where.note(facts)
         if self._about_calls and not any(self.call(call) for call in trajectory.calls):
             return False
         if not self._about_trajectories:

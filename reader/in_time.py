@@ -32,6 +32,7 @@ def lines_in_time(run: Run, reading: Reading, trace_ids: frozenset[str] | None =
     Damage is passed over and noted in `reading`. Times come from the clocks of the hosts, to the microsecond; records
     of one writer keep their order.
     """
+    reading.damages += run.passed_over
     streams = [
         (writer.started_at, number, _timed(writer, reading, trace_ids)) for number, writer in enumerate(run.writers)
     ]

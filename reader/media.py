@@ -5,6 +5,7 @@ from __future__ import annotations
 import mimetypes
 from typing import Any
 
+from ..schemas.wording import counted
 from .encodings import npy, png
 
 __all__ = ["as_file", "content_of", "describe", "is_content"]
@@ -24,7 +25,7 @@ def describe(form: dict[str, Any]) -> str:
         words.append(f"{form.get('mode')} {form.get('width')}x{form.get('height')}")
     words += [str(form[name]) for name in ("mimetype", "dtype", "shape") if form.get(name) is not None]
     size = form["blob"].get("size")
-    return f"[{' '.join(words)}, {size:,} bytes]" if isinstance(size, int) else f"[{' '.join(words)}]"
+    return f"[{' '.join(words)}, {counted(size, 'byte')}]" if isinstance(size, int) else f"[{' '.join(words)}]"
 
 
 def content_of(call: Any, form: dict[str, Any]) -> bytes | None:

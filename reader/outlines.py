@@ -108,6 +108,7 @@ class _Outlines:
 
     def of(self, run: Run) -> Iterator[Outline]:
         parts = []
+        self._reading.damages += run.passed_over
         for part, found in _parts(run):
             self._count(part, *found)
             parts.append(part)

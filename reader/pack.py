@@ -20,7 +20,7 @@ from ..schemas.files import ATTEMPT_PREFIX, PRUNED_PREFIX, TMP_SUFFIX, WANDB_PRE
 from .contents import side_files
 from .pack_parts import Parts
 from .pack_side import chosen_contents, copy_contents
-from .places import list_folder, open_file, status
+from .places import NO_FILE, is_file, list_files, open_file, status
 from .runs import Run, Segment
 from .segments import Damage
 from .some_lines import SomeLines
@@ -116,12 +116,15 @@ def _files(
     """
     bases = _bases(runs)
     for folder, base in bases.items():
-        for marker in sorted(name for name in list_folder(folder) if name.startswith(_NOTES)):
+        notes, no_files = (sorted(name for name in names if name.startswith(_NOTES)) for names in list_files(folder))
+        packed.damages += [Damage(folder / name, 0, 0, "unreadable", NO_FILE) for name in no_files]
+        for marker in notes:
             modified = status(folder / marker).modified
             if not has(f"{base}/{marker}", modified):
                 with open_file(folder / marker) as file:
                     yield f"{base}/{marker}", file.readall(), modified
     for run in runs:
+        packed.damages += run.passed_over
         for writer in run.writers:
             for segment in writer.segments:
                 name = f"{bases[run.folder]}/{segment_file_name(writer.id, segment.index, sealed=True)}"
@@ -131,6 +134,9 @@ def _files(
                     yield name, _content(segment, chosen, packed), modified
             wanted: set[str] | None = None
             for path in side_files(run.folder, writer.id):
+                if not is_file(path):
+                    packed.damages.append(Damage(path, 0, 0, "unreadable", NO_FILE))
+                    continue
                 found = status(path)
                 if not has(f"{bases[run.folder]}/{path.name}", found.modified):
                     if chosen is not None and wanted is None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..schemas.errors import NotFound
+from ..schemas.wording import counted
 from .calls import Call, Trajectory
 from .digest_cache import KeptDigests, digests, kept_digests
 from .facts import trajectory_facts
@@ -24,6 +25,7 @@ from .records import parse_record, trace_id_of
 from .runs import Run
 from .segments import SegmentLines
 from .trees import Reading, Source, iter_trajectories
+from .unknown_names import unknown_names
 from .writers import Segment
 
 __all__ = ["Picked", "matching", "only", "pick", "raw_lines", "read"]
@@ -157,8 +159,9 @@ def _among_all(runs: Sequence[Run], wanted: _Selector | None, filters: Filters) 
             if match is not None:
                 found.setdefault(match.rank, _Candidates()).add(run, meant, match.call_id)
     best = found[min(found)] if found else _Candidates()
+    warning = unknown_names(filters, ended=all(run.state != "live" for run in runs))
     if best.count != 1:
-        raise _unclear(wanted.text if wanted is not None else None, best)
+        raise _unclear(wanted.text if wanted is not None else None, best, warning)
     run, outline, call_id = best.first[0]
     assert isinstance(outline, Outline), "that is what `matching` gives"
     trajectory = _whole(run, outline)
@@ -241,14 +244,18 @@ class _Selector:
         return _Match(2, calls[0] if len(calls) == 1 else None) if calls else None
 
 
-def _unclear(selector: str | None, found: _Candidates) -> NotFound:
+def _unclear(selector: str | None, found: _Candidates, warning: str = "") -> NotFound:
     if not found.count:
+        details = [warning] if warning else []
         if selector is None:
-            return NotFound("no trajectory is meant", hint="`verl-trace ls RUN --trajectories` lists all")
+            return NotFound(
+                "no trajectory is meant", hint="`verl-trace ls RUN --trajectories` lists all", details=details
+            )
         return NotFound(
             f"no trajectory is called {selector!r}",
             hint="name it by the beginning of its trace id or of a call's, or as STEP:SAMPLE:ROLLOUT; "
             "`verl-trace ls RUN --trajectories` lists all",
+            details=details,
         )
     several_runs = len({id(run) for run, *_ in found.first}) > 1
     lines = [_candidate(run, trajectory, several_runs) for run, trajectory, _ in found.first]
@@ -256,7 +263,7 @@ def _unclear(selector: str | None, found: _Candidates) -> NotFound:
         lines.append(f"… and {found.count - len(lines):,} more")
     what = "here are" if selector is None else f"{selector!r} means"
     hint = "name one of these, or narrow it down by a filter"
-    return NotFound(f"{what} {found.count:,} trajectories", hint=hint, details=lines)
+    return NotFound(f"{what} {counted(found.count, 'trajectory')}", hint=hint, details=lines)
 
 
 def _candidate(run: Run, trajectory: Trajectory | Outline, several_runs: bool) -> str:

@@ -5,25 +5,33 @@ Everything in `reader/` opens, lists and looks at files by these functions.
 
 from __future__ import annotations
 
+import errno
 import functools
 import io
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from .archive import Archive, Member, Window, is_archive
 
 __all__ = [
+    "NO_FILE",
     "Status",
     "archive_at",
     "folders_in",
     "is_file",
     "is_folder",
+    "list_files",
     "list_folder",
     "open_buffered",
     "open_file",
     "status",
 ]
+
+
+# What is said of a pipe, a socket, a device or a folder in the place of a file.
+NO_FILE = "is no regular file, and is not read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +46,31 @@ def open_file(path: Path) -> io.RawIOBase:
     """Open for reading, unbuffered.
 
     Raises:
-        OSError: as `open` does.
+        OSError: as `open` does, and for what is no regular file.
     """
     try:
-        return open(path, "rb", buffering=0)
+        return open(path, "rb", buffering=0, opener=_regular)
     except NotADirectoryError:
         return Window(_member(path))
+
+
+def _regular(path: str, flags: int) -> int:
+    """A descriptor of a regular file. A pipe, a socket or a device would keep us waiting, or never end."""
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        # a socket
+        raise _no_file(path) if error.errno == errno.ENXIO else error from None
+    mode = os.fstat(descriptor).st_mode
+    # of a folder, `open` says what it is
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        os.close(descriptor)
+        raise _no_file(path)
+    return descriptor
+
+
+def _no_file(path: str) -> OSError:
+    return OSError(errno.EINVAL, NO_FILE, path)
 
 
 def open_buffered(path: Path) -> io.BufferedReader:
@@ -70,12 +97,14 @@ def status(path: Path) -> Status:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is there."""
+    """Whether a regular file is there, itself or by a symbolic link."""
     try:
-        status(path)
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except NotADirectoryError:
+        found = archive_at(path)
+        return found is not None and found[1] in found[0].members
     except OSError:
         return False
-    return not path.is_dir()
 
 
 def is_folder(path: Path) -> bool:
@@ -96,6 +125,31 @@ def folders_in(path: Path) -> list[Path]:
         return sorted(Path(entry.path) for entry in os.scandir(path) if entry.is_dir())
     except NotADirectoryError:
         return [path / name for name in sorted(list_folder(path)) if is_folder(path / name)]
+
+
+def list_files(path: Path) -> tuple[list[str], list[str]]:
+    """Names in a folder that are files, or links to one, and those that are not; in no order.
+
+    Raises:
+        OSError: as `os.scandir` does.
+    """
+    names: tuple[list[str], list[str]] = [], []
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                names[not _may_be_read(entry)].append(entry.name)
+    except NotADirectoryError:
+        return list_folder(path), []
+    return names
+
+
+def _may_be_read(entry: os.DirEntry[str]) -> bool:
+    try:
+        # what has gone since it was listed is there in another form
+        return entry.is_file() or not os.path.lexists(entry.path)
+    except OSError:
+        # whoever reads it is told why not
+        return True
 
 
 def list_folder(path: Path) -> list[str]:

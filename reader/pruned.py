@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from ..schemas.files import PRUNED_PREFIX
+from ..schemas.wording import counted
 from .places import folders_in, list_folder, open_file
 from .records import text_of
 
@@ -43,7 +44,8 @@ def pruned_words(note: dict[str, Any]) -> str:
     when = text_of(note.get("pruned_at"))[:10]
     place = text_of(note.get("page")) or text_of(note.get("project_id"))
     count = note.get("trajectories")
-    return f"pruned on {when} ({note['note']}): {count} trajectories, which {place} holds"
+    held = counted(count, "trajectory") if isinstance(count, int) else f"{count} trajectories"
+    return f"pruned on {when} ({note['note']}): {held}, which {place} holds"
 
 
 def pruned_folders(path: Path) -> list[Path]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from ..schemas.errors import NotARun
 from ..schemas.files import RAW_SUFFIX, parse_segment_name
-from .places import archive_at, folders_in, is_file, is_folder, list_folder
+from .places import NO_FILE, archive_at, folders_in, is_file, is_folder, list_files
 from .pruned import pruned_folders, pruned_notes, pruned_words
+from .segments import Damage
 from .writers import Segment, State, Writer
 
 __all__ = ["UNKNOWN", "Run", "Segment", "State", "Writer", "closed_folders", "find_runs"]
@@ -34,6 +35,8 @@ class Run:
     writers: list[Writer]
     # All that was recorded until then is in the files that were found; of what came later some may be. UTC.
     as_of: str = ""
+    # What has a segment's name in this folder and is no file; of several runs, the first one has it.
+    passed_over: list[Damage] = field(default_factory=list)
 
     @property
     def writing(self) -> int:
@@ -136,20 +139,26 @@ def _read_folder(folder: Path) -> list[Run]:
     was seen dead is in the second.
     """
     segments: _Segments = {}
+    others: set[str] = set()
     as_of = _now()
-    _list(folder, segments)
+    _list(folder, segments, others)
     seen = {writer.id: writer for writer in _writers(segments) if writer.header and writer.alive is not None}
-    _list(folder, segments)
+    _list(folder, segments, others)
     writers = [seen.get(writer.id, writer).with_segments(writer.segments) for writer in _writers(segments)]
-    return _group(folder, writers, as_of)
+    runs = _group(folder, writers, as_of)
+    for run in runs[:1]:
+        run.passed_over = [Damage(folder / name, 0, 0, "unreadable", NO_FILE) for name in sorted(others)]
+    return runs
 
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _list(folder: Path, segments: _Segments) -> None:
-    for name in list_folder(folder):
+def _list(folder: Path, segments: _Segments, others: set[str]) -> None:
+    files, no_files = list_files(folder)
+    others.update(name for name in no_files if parse_segment_name(name) is not None)
+    for name in files:
         parsed = parse_segment_name(name)
         if parsed is None:
             continue

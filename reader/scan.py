@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ..schemas.files import segment_file_name
 from ..schemas.lines import SCHEMA_VERSION, Line
+from ..schemas.wording import counted
 from .checks import checked, is_time, salvaged
 from .places import is_file, open_file
 from .segments import Damage, SegmentLines
@@ -205,10 +206,10 @@ class Scan:
 
     def _count(self) -> None:
         report = self.report
-        counted = report.close["records"] if report.close is not None else 0
-        report.lost = max(0, counted - report.records)
-        if counted != report.records:
-            reason = f"the close record counts {counted} records, {report.records} are here"
+        count = report.close["records"] if report.close is not None else 0
+        report.lost = max(0, count - report.records)
+        if count != report.records:
+            reason = f"the close record counts {counted(count, 'record')}, and {report.records:,} of them are here"
             report.add(self._closed_at, 0, "close", reason)
 
 

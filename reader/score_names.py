@@ -19,9 +19,11 @@ from typing import Any, Protocol
 
 from .groups import Group
 
-__all__ = ["flat_scores"]
+__all__ = ["SCORE_NAMES", "flat_scores"]
 
 _PLAIN = ("reward", "num_turns", "tool_rewards", "turn_scores")
+# Those that are the same in every run that has them.
+SCORE_NAMES = (*_PLAIN, "group_reward_mean", "group_reward_std", "group_reward_best", "group_rank", "group_size")
 _UNSAFE = re.compile(r"[^\w-]+")
 # Deeper than any real extra; what lies below stays one value.
 _MAX_DEPTH = 4

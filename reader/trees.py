@@ -68,6 +68,7 @@ class _Builder:
         self._last_seen = ""
 
     def run(self, run: Run) -> Iterator[Trajectory]:
+        self._reading.damages += run.passed_over
         for writer in run.writers:
             for segment in writer.segments:
                 self._count(segment, writer)

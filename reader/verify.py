@@ -109,6 +109,7 @@ def verify(path: str | Path) -> list[RunReport]:
 class _Verification:
     def __init__(self, run: Run, alone: bool) -> None:
         self.report = RunReport(run)
+        self.report.unreadable += [f"{damage.path} {damage.reason}" for damage in run.passed_over]
         self._alone = alone
         self._pairing = Pairing()
         for writer in run.writers:

@@ -46,6 +46,9 @@ _CONSTANTS = {"null": None, "none": None, "true": True, "false": False}
 class Where:
     """A parsed expression; call it with the facts of a trajectory.
 
+    Of every trajectory that was read, `note` keeps which of the names there are: `missing` has those that none had so
+    far, `seen` the names that there were while some were missing.
+
     Raises:
         BadFilter: the text is no such expression.
     """
@@ -60,10 +63,18 @@ class Where:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             reason = error.msg if isinstance(error, SyntaxError) else error
             raise BadFilter(f"--where {text!r}: {reason}", hint=_HINT) from None
+        self.missing = set(self.names - _CONSTANTS.keys())
+        self.seen: set[str] = set()
 
     def __call__(self, facts: Mapping[str, Any]) -> bool:
         """Whether the expression is true of these facts."""
         return bool(_value(self._body, facts))
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Know the names of one more trajectory."""
+        if self.missing:
+            self.missing -= facts.keys()
+            self.seen |= facts.keys()
 
     @property
     def names(self) -> frozenset[str]:

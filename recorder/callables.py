@@ -10,8 +10,6 @@ from .spans import Op
 
 __all__ = ["TracedCallable", "call_kind"]
 
-_OWN = frozenset({"__wrapped__", "__call__", "_op"})
-
 
 class TracedCallable:
     """Calls are recorded, everything else is the object's own: its attributes, its class in `isinstance`.
@@ -21,9 +19,12 @@ class TracedCallable:
 
     __verl_trace__ = True
 
-    def __init__(self, target: Callable[..., Any], op: Op, call: Callable[..., Any]) -> None:
-        # the `__call__` of the instance is for those who ask whether it is a coroutine function
-        self.__dict__.update(__wrapped__=target, _op=op, __call__=call)
+    def __init__(
+        self, target: Callable[..., Any], op: Op, call: Callable[..., Any], again: Callable[[Any, str], Any]
+    ) -> None:
+        # the `__call__` of the instance is for those who ask whether it is a coroutine function; `again` makes a
+        # stand-in of the same name where this one was copied or pickled to
+        self.__dict__.update(__wrapped__=target, _op=op, __call__=call, _again=again)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.__dict__["__call__"](*args, **kwargs)
@@ -50,17 +51,11 @@ class TracedCallable:
         return repr(self.__dict__["__wrapped__"])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_restored, (self.__dict__["__wrapped__"], self.__dict__["_op"].name))
+        return (self.__dict__["_again"], (self.__dict__["__wrapped__"], self.__dict__["_op"].name))
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return type(self.__dict__["__wrapped__"])
-
-
-def _restored(target: Callable[..., Any], name: str) -> Any:
-    from .decorator import rollout_trace_op
-
-    return rollout_trace_op(target, name=name)
 
 
 def call_kind(func: Any) -> Any:

@@ -78,7 +78,12 @@ def _decorated(func: Any, name: str | None, skip: int | None) -> Any:
         advice = "decorate the function inside of it" if hasattr(kind, "__get__") else "it must be a function or method"
         raise TypeError(f"rollout_trace_op: {func!r} cannot be called: {advice}")
     op = Op(func, name or _name(func), skip if skip is not None else None if hasattr(kind, "__get__") else 0, func)
-    return TracedCallable(func, op, _function(func, op, updated=()))
+    return TracedCallable(func, op, _function(func, op, updated=()), _again)
+
+
+def _again(func: Any, name: str) -> Any:
+    """A stand-in made anew in the process that it was sent to."""
+    return rollout_trace_op(func, name=name)
 
 
 _WITH_A_FUNCTION = (FunctionType, MethodType, staticmethod, classmethod, functools.partial)

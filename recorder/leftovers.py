@@ -12,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -87,6 +88,8 @@ def _seal_one(raw: Path, idle: float | None) -> RawSegment:
     fd = os.open(raw, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "is no regular file")
         alive = is_alive(_header(fd))
         if alive is None and idle is not None:
             alive = time.time() - status.st_mtime < idle

@@ -12,6 +12,7 @@ from typing import Any
 from ..schemas import repeats
 from ..schemas.files import ATTEMPT_PREFIX, run_folder_name
 from ..schemas.redaction import redact_keys
+from ..schemas.wording import counted
 from . import counters, ids, loading
 from .background import EXIT_PATIENCE, Background
 from .counters import Counters, announce, warn_once
@@ -63,7 +64,7 @@ class Session:
             self.writer.tell()
             path, waiting = self.writer.path, self.writer.waiting
             if path is not None:
-                warn_once("hangs", f"{path}: the disk hangs; leaving with {waiting} records not written")
+                warn_once("hangs", f"{path}: the disk hangs; leaving with {counted(waiting, 'record')} not written")
             else:
                 announce(f"{self.folder}: leaving before all is compressed; the raw files are complete")
 

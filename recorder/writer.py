@@ -152,7 +152,7 @@ class SegmentWriter(Appender):
         path = self._finished(self._swap(None), "exit")
         if self.counters.pending:
             lost = sum(self.counters.dropped.values())
-            self._say("", f"warning: {self.folder}: {lost} records were lost, and not all of it could be written there")
+            self._say("", f"warning: {self.folder}: records lost: {lost}, and not all of it could be written there")
         self.tell()
         return path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -92,6 +93,36 @@ def test_folder_imports_only_what_the_table_allows(folder: str) -> None:
     ]
 
     assert wrong == []
+
+
+def module_of(name: str) -> str:
+    """The module that a dotted name of ours lies in: `reader.filters` for `verl_trace.reader.filters.Filters`."""
+    parts = name.split(".")[1:]
+    while parts and not ((PACKAGE / Path(*parts, "__init__.py")).is_file() or own_file(parts).is_file()):
+        parts.pop()
+    return ".".join(parts)
+
+
+def own_file(parts: list[str]) -> Path:
+    """Where a module lies that is no folder."""
+    return (PACKAGE / Path(*parts)).with_suffix(".py")
+
+
+def test_no_circle_of_imports() -> None:
+    """No module needs, by whatever way, one that needs it: not in a function, and not for its types alone either."""
+    graph: dict[str, set[str]] = {}
+    for path in [PACKAGE / "__init__.py", PACKAGE / "cli.py", *(one for folder in FOLDERS for one in sources(folder))]:
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        ours = {module_of(name) for name in imports(path) if name.startswith("verl_trace.")}
+        graph[module] = ours - {module}
+
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(f"they import one another: {' <- '.join(error.args[1])}")
+    assert "reader.filters" in graph["commands.filters"]
+    assert "recorder.spans" in graph["recorder.callables"]
 
 
 def test_commands_use_the_recorder_by_its_front_door() -> None:

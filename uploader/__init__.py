@@ -7,7 +7,7 @@
     plan       which calls go into which request
     payload    one trajectory -> the bytes of its calls
     sender     the threads that ask, send and check
-    storing    one batch: stored, or refused call by call
+    storing    one batch: stored, or refused call by call; `outcome`: what became of it
     heavy      what is too large for a row: files with a preview in place; `media`: what side files hold
     contents   files as Weave's own Content objects; `encodings`: PNG, WAV, NPY
     client     the routes, and what to do about every kind of answer
@@ -17,9 +17,9 @@
     status     what is still to be sent, without asking anybody
     target     where to and as whom, as W&B users have set it up; `network`: by which proxy, trusting whom
     prune      what may be deleted here because the server holds it; `prune_files`: deleting it
-    wandb_links  which W&B run the calls belong to; `wandb_syncing`: that it is there before them
+    wandb_links  which W&B run the calls belong to; `wandb_syncing`: that it is there before them; `wandb_options`
     ops        the objects that calls refer to by their op name
-    estimate   what it will come to: calls, bytes, a share of the quota, time at a measured rate
+    estimate   what it will come to: calls, bytes, a share of the quota, time at a measured rate; `forecast`: as values
     folders    what lies beside the runs of a folder
     result     numbers that add up
 
@@ -41,21 +41,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..reader.filters import Filters
     from .choose import Choosing
-    from .estimate import Estimate
+    from .forecast import Estimate
     from .pipeline import upload
     from .result import RunReport, UploadResult
-    from .wandb_links import WandbOptions
+    from .wandb_options import WandbOptions
 
 __all__ = ["Choosing", "Estimate", "Filters", "RunReport", "UploadResult", "WandbOptions", "upload"]
 
 # Where they are, to be imported when they are asked for.
 _MODULES = {
     "Choosing": ".choose",
-    "Estimate": ".estimate",
+    "Estimate": ".forecast",
     "Filters": "..reader.filters",
     "RunReport": ".result",
     "UploadResult": ".result",
-    "WandbOptions": ".wandb_links",
+    "WandbOptions": ".wandb_options",
     "upload": ".pipeline",
 }
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from ..schemas.redaction import REDACTED
 from .client import Client, Unreachable
 from .payload import Encoded
 from .plan import Trace
@@ -28,6 +29,7 @@ __all__ = [
     "Counted",
     "compare",
     "count_traces",
+    "same_as_recorded",
     "same_in_brief",
     "same_instant",
 ]
@@ -115,6 +117,16 @@ def same_in_brief(call: Encoded, row: dict[str, Any]) -> bool:
     pairs = [(value, theirs.get(key)) for key, value in orjson.loads(call.attributes).items()]
     changes = [kind for mine, held in pairs for _, kind in _walk("", mine, held)]
     return same_instant(call.ended_at, row["ended_at"]) and set(changes) <= HARMLESS
+
+
+def same_as_recorded(ended_at: str | None, attributes: bytes, row: dict[str, Any]) -> bool:
+    """Whether a stored call has the end and the attributes that the files tell, scores among them, for who does not
+    know how it was sent: values that --redact leaves out, and attributes beside these, say nothing."""
+    theirs = row.get("attributes")
+    theirs = theirs if isinstance(theirs, dict) else {}
+    pairs = [(value, theirs.get(key)) for key, value in orjson.loads(attributes).items()]
+    changes = [kind for mine, held in pairs if REDACTED not in str(held) for _, kind in _walk("", mine, held)]
+    return same_instant(ended_at or "", row["ended_at"]) and set(changes) <= HARMLESS
 
 
 def same_instant(mine: str, theirs: Any) -> bool:

@@ -10,6 +10,7 @@ from ..reader import iter_trajectories
 from ..reader.facts import trajectory_facts
 from ..reader.filters import Filters
 from ..reader.selection import Candidate, Selection, group_key, is_sampled, select
+from ..schemas.wording import counted
 from .size import size_words
 
 if TYPE_CHECKING:
@@ -82,14 +83,14 @@ class Choice:
         chosen = self.selection
         if chosen is None or not chosen.left_out:
             return []
-        left = f"{chosen.left_out:,} of {chosen.trajectories:,} trajectories"
+        left = f"{chosen.left_out:,} of {counted(chosen.trajectories, 'trajectory')}"
         if self.asked.budget is None:
             left = f"left out by the limit: {left}"
         else:
             size = f"{size_words(chosen.size - chosen.size_taken)} of {size_words(chosen.size)}"
             left = f"left out for want of room: {left}, {size}"
         return [
-            f"{left}; what is chosen has {chosen.groups_taken:,} of {chosen.groups:,} groups,"
-            f" {chosen.steps_taken:,} of {chosen.steps:,} steps,"
-            f" {chosen.failed_taken:,} of {chosen.failed:,} trajectories that failed"
+            f"{left}; what is chosen has {chosen.groups_taken:,} of {counted(chosen.groups, 'group')},"
+            f" {chosen.steps_taken:,} of {counted(chosen.steps, 'step')},"
+            f" {chosen.failed_taken:,} of {counted(chosen.failed, 'trajectory')} that failed"
         ]

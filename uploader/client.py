@@ -19,15 +19,18 @@ from typing import Any
 from urllib.parse import quote
 
 from ..schemas.errors import CannotStart, NoAnswer, Rejected
+from .outcome import Outcome
 from .payload import Encoded
-from .storing import COMPLETE_MODE, Outcome, Storing
+from .storing import Storing
 from .target import Target
 from .transport import Http, Patience, Refusal, Transient, Unreachable
 
-__all__ = ["Client", "Outcome", "Unreachable"]
+__all__ = ["Client", "Unreachable"]
 
 # The server takes at most 1000 ids in a filter.
 IDS_PER_QUERY = 500
+# The server's name for: this project takes whole calls only.
+COMPLETE_MODE = "CALLS_COMPLETE_MODE_REQUIRED"
 # What a server refuses for what is in it. Every other refusal is about who asks, or where.
 _ABOUT_THE_DATA = (400, 409, 413, 422)
 
@@ -53,7 +56,7 @@ class Client:
         self.project_id = target.project_id
         self._target = target
         self._complete_path = f"/v2/{quote(target.entity, safe='')}/{quote(target.project, safe='')}/calls/complete"
-        self._http = Http(target)
+        self._http = Http(target.trace_url, target.authorization)
         self._max_wait = max_wait
         self.stop = stop or threading.Event()
         self.lighten = lighten

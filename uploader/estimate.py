@@ -8,62 +8,21 @@ as well, and is said to be the least.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-if TYPE_CHECKING:
-    from .result import RunReport, UploadResult
+from .forecast import Estimate, Rate
+from .result import RunReport, UploadResult
 
-__all__ = ["FREE_MONTH", "Estimate", "Rate", "estimate", "keep_rate", "last_rate"]
+__all__ = ["FREE_MONTH", "estimate", "keep_rate", "last_rate"]
 
 # What W&B's free plan takes in a month, in bytes.
 FREE_MONTH = 10**9
 _NAME = "last-rate.json"
 # An upload that sent less tells how long it takes to say hello. 200 calls are a request of small ones.
 _CALLS, _BYTES = 200, 1 << 20
-
-
-class Rate(NamedTuple):
-    """How fast an upload was: calls and bytes of requests that `server` took in `seconds`, up to the moment `at`."""
-
-    server: str
-    calls: int
-    bytes: int
-    seconds: float
-    at: str
-
-    def seconds_for(self, calls: int, size: int) -> float:
-        """How long as many calls of so many bytes take: by calls or by bytes, whichever is longer."""
-        return self.seconds * max(calls / self.calls, size / self.bytes)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a dry run found, of all its runs together. `bytes`: of the requests; `stored_bytes`: as the server counts
-    them; `quota`: bytes a month. `seconds`: at the `rate`; without one, the least that it takes.
-    """
-
-    trajectories: int
-    calls: int
-    bytes: int
-    stored_bytes: int
-    quota: int
-    seconds: float
-    rate: Rate | None
-
-    @property
-    def share(self) -> float:
-        """Part of the quota; 1.0 is all of it."""
-        return self.stored_bytes / self.quota
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain data for `--json`."""
-        rate = None if self.rate is None else self.rate._asdict()
-        return {**vars(self), "share": self.share, "seconds": round(self.seconds, 3), "rate": rate}
 
 
 def estimate(result: UploadResult, quota: int, rate: Rate | None) -> Estimate:

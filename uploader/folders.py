@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..reader.places import open_file
 from ..reader.pruned import pruned_notes
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def why_unreadable(run: Run) -> str:
     for writer in run.writers:
         for segment in writer.segments:
             try:
-                with open(segment.path, "rb"):
+                with open_file(segment.path):
                     return ""
             except OSError as error:
                 reason = f"cannot be read: {segment.path.name}: {error.strerror}"

@@ -7,7 +7,8 @@ another run or an older copy, and a cut or damaged line, or any garbage, speaks 
 instead. No lock is taken; writers that overwrite each other (a file system without O_APPEND) make lines that say
 nothing.
 
-Lines that begin with `{` tell people, and `verl-trace status`, whose ledger this is.
+Lines that begin with `{` tell people, and `verl-trace status`, whose ledger this is, and which trajectories the server
+holds in another form: those are remembered for `status` alone, since an upload is to say so each time.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Ledger:
         self._head = _head(place)
         self._options = [orjson.dumps({"sent_with": words}) for words in options]
         self._sent_with: set[bytes] = set()
+        self._otherwise: dict[bytes, int] = {}
         self._file: int | None = None
         named = False
         for line in _lines(self.path):
@@ -80,6 +82,8 @@ class Ledger:
                 named = True
             elif line.startswith(b'{"sent_with":'):
                 self._sent_with.add(line)
+            elif line.startswith(b'{"otherwise":'):
+                self._otherwise |= _otherwise(line)
         self._unnamed = not named
 
     @property
@@ -96,6 +100,10 @@ class Ledger:
     def remembers(self, mark: bytes) -> bool:
         """Whether the server is known to hold the trajectory of this mark."""
         return mark in self._written or mark in self._known
+
+    def otherwise(self, mark: bytes) -> int:
+        """How many calls of the trajectory of this mark the server was seen to hold in another form; 0: unknown."""
+        return 0 if self.remembers(mark) else self._otherwise.get(mark, 0)
 
     def mark(self, trajectory: Trajectory, scored: bool = True) -> bytes:
         """The trajectory's hash here: another one as soon as more, or other, is known of it."""
@@ -118,18 +126,18 @@ class Ledger:
             return
         lines = [mark.hex().encode() for mark in new]
         lines[:0] = [words for words in self._options if words not in self._sent_with]
-        if self._unnamed:
-            lines.insert(0, self._head)
-        try:
-            # a newline first: what a killed process left unfinished must not run into the line
-            self._write(b"\n" + b"\n".join(lines) + b"\n")
-        except OSError as error:
-            self.trouble = f"{self.path}: {error.strerror or error}"
+        if not self._append(lines):
             self._known.update(new)
             return
-        self._unnamed = False
         self._sent_with.update(self._options)
         self._written.update(new)
+
+    def add_otherwise(self, found: Iterable[tuple[bytes, int]]) -> None:
+        """Remember, for `status`, of which trajectories the server holds so many calls in another form."""
+        new = {mark: count for mark, count in found if mark and self._otherwise.get(mark) != count}
+        if new and not self.trouble:
+            self._append([orjson.dumps({"otherwise": mark.hex(), "calls": count}) for mark, count in new.items()])
+            self._otherwise |= new
 
     def forget(self) -> None:
         """Believe nothing of what was read any more: the server does not have it."""
@@ -141,6 +149,17 @@ class Ledger:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _append(self, lines: list[bytes]) -> bool:
+        """Write lines, and before the first of them whose ledger it is; False where that is not to be had."""
+        try:
+            # a newline first: what a killed process left unfinished must not run into the line
+            self._write(b"\n" + b"\n".join([self._head, *lines] if self._unnamed else lines) + b"\n")
+        except OSError as error:
+            self.trouble = f"{self.path}: {error.strerror or error}"
+            return False
+        self._unnamed = False
+        return True
 
     def _write(self, data: bytes) -> None:
         if self._file is None:
@@ -177,6 +196,14 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _head(place: Place) -> bytes:
     return orjson.dumps({"ledger": 1, **place._asdict()})
+
+
+def _otherwise(line: bytes) -> dict[bytes, int]:
+    try:
+        told = orjson.loads(line)
+        return {bytes.fromhex(told["otherwise"]): int(told["calls"])}
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        return {}
 
 
 def _place(line: bytes) -> Place | None:

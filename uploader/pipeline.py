@@ -10,7 +10,8 @@ from pathlib import Path
 from ..reader import Run, closed_folders, find_runs
 from ..reader.places import archive_at
 from ..reader.runs import UNKNOWN
-from ..schemas.errors import CannotStart
+from ..reader.unknown_names import unknown_names
+from ..schemas.errors import BadFilter, CannotStart
 from ..schemas.redaction import KeyPatterns
 from .check import CHECKS
 from .choose import Choosing
@@ -23,10 +24,10 @@ from .ledger import state_folder
 from .lessen import Lessen
 from .network import one_network
 from .replay import WORKERS, Options, measure, replay, settling_of
-from .result import RunReport, Unopened, UploadResult
+from .result import NOT_CHOSEN, RunReport, Unopened, UploadResult
 from .settle import SETTLE, HasScore, Settling, has_score
 from .target import Target, resolve, split_project
-from .wandb_links import WandbOptions
+from .wandb_options import WandbOptions
 
 __all__ = ["upload"]
 
@@ -77,6 +78,7 @@ def upload(
     Raises:
         NotARun: there are no span files.
         MissingExtra, CannotStart: nothing was sent.
+        BadFilter: the same, since no run has such an attempt, or no trajectory such a name as `where` asks for.
     """
     if check not in CHECKS:
         raise CannotStart(f"no such check: {check!r}", hint=f"one of {', '.join(CHECKS)}")
@@ -104,12 +106,28 @@ def upload(
         return _Upload(path, entity, project, dry_run, passing, fail_fast, progress, targets).look()
 
     with one_network():
-        if follow is None:
-            result = look(progress, True).result
-            if dry_run:
-                result.estimate = estimate(result, quota, last_rate(state_folder(options.state_dir)))
+        if follow is not None:
+            result = follow_path(path, look, every=follow, stop=stop or threading.Event(), progress=progress)
+            _note_unknown_names(options.choosing, result, ended=False)
             return result
-        return follow_path(path, look, every=follow, stop=stop or threading.Event(), progress=progress)
+        result, ended = look(progress, True)
+        _note_unknown_names(options.choosing, result, ended=ended)
+        if dry_run:
+            result.estimate = estimate(result, quota, last_rate(state_folder(options.state_dir)))
+        return result
+
+
+def _note_unknown_names(choosing: Choosing, result: UploadResult, *, ended: bool) -> None:
+    """What is sent cannot be taken back: then a name that no trajectory has is no error any more, but a note."""
+    nothing = all(run.skipped[NOT_CHOSEN] == run.recorded for run in result.runs)
+    try:
+        words = unknown_names(choosing.filters, ended=ended)
+    except BadFilter as error:
+        if nothing:
+            raise
+        words = f"{error} ({error.hint})"
+    if words and result.runs:
+        result.runs[-1].note(words)
 
 
 def _check_follow(choosing: Choosing, *, dry_run: bool) -> None:

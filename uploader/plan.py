@@ -31,14 +31,14 @@ MAX_TRACES = 500
 class Trace:
     """One trajectory on its way. `left`: calls of which it is not known yet what became of them; `sent` and `failed`:
     ids of those that were stored now, or did not arrive. `remembered`: the ledger says that all are stored.
-    `otherwise`: the server has one that would be sent in another form now."""
+    `otherwise`: how many the server has that would be sent in another form now."""
 
     trace_id: str
     ids: list[str]
     mark: bytes
     left: int
     remembered: bool = False
-    otherwise: bool = False
+    otherwise: int = 0
     sent: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
 

@@ -14,6 +14,7 @@ from ..reader.pick import read
 from ..reader.trees import Reading
 from ..schemas.errors import Rejected
 from ..schemas.redaction import KeyPatterns
+from ..schemas.wording import counted
 from .choose import Choice, Choosing
 from .client import Client, Unreachable
 from .estimate import keep_rate
@@ -27,7 +28,8 @@ from .result import STORED_OTHERWISE, WAITS_FOR_SEGMENT, RunReport
 from .sender import Sender, count_call
 from .settle import SETTLE, HasScore, Settling, has_score
 from .target import Target
-from .wandb_links import WandbLinks, WandbOptions, links_of
+from .wandb_links import WandbLinks, links_of
+from .wandb_options import WandbOptions
 
 if TYPE_CHECKING:
     from ..reader import Trajectory
@@ -179,7 +181,7 @@ class _Replay:
             if disowned:
                 self._ledger.forget()
                 self._report.note(
-                    f"the server has lost calls of {len(disowned):,} trajectories that it had; they are sent again"
+                    f"the server has lost calls of {counted(len(disowned), 'trajectory')}, which are sent again"
                 )
                 self._pass(Reading(), disowned)
         finally:
@@ -260,7 +262,8 @@ class _Replay:
 
         yield from plan.batches(of_new())
         if seen < len(new):
-            self._report.unreadable.append(f"{self._run.folder}: files of {len(new) - seen:,} trajectories have gone")
+            gone = counted(len(new) - seen, "trajectory")
+            self._report.unreadable.append(f"{self._run.folder}: files of {gone} have gone")
 
     def _note_troubles(self) -> None:
         if self._ledger.trouble:
@@ -279,9 +282,9 @@ class _Replay:
 def _note(report: RunReport, reading: Reading, settling: Settling) -> None:
     """What is to be said beside numbers."""
     if reading.skipped:
-        report.note(f"{reading.skipped:,} trajectories were left out by sampling when they were recorded")
+        report.note(f"{counted(reading.skipped, 'trajectory')} left out by sampling when the run was recorded")
     if reading.lost_records:
-        report.note(f"{reading.lost_records:,} records could not be written when they were recorded")
+        report.note(f"{counted(reading.lost_records, 'record')} could not be written when the run was recorded")
     if report.skipped[WAITS_FOR_SEGMENT]:
         names = settling.missing
         more = f" and {len(names) - DAMAGES_NOTED:,} more" if len(names) > DAMAGES_NOTED else ""
@@ -294,19 +297,21 @@ def _note(report: RunReport, reading: Reading, settling: Settling) -> None:
         some = [f"{call['op']} {call['id']}" for call in report.unlinked_calls[:UNLINKED_NAMED]]
         more = f", and {report.unlinked - len(some):,} more" if report.unlinked > len(some) else ""
         report.note(
-            f"{report.unlinked:,} calls are stored without a link to their W&B run ({runs}), and Weave changes no"
-            f" stored call: {', '.join(some)}{more}"
+            f"{counted(report.unlinked, 'call is', 'calls are')} stored without a link to a W&B run ({runs}), and Weave"
+            f" changes no stored call: {', '.join(some)}{more}"
         )
     for attempt, count in sorted(report.without_link.items()):
-        report.note(f"W&B: {count:,} calls of attempt {attempt} have no link to a run: {report.why_without[attempt]}")
+        calls = counted(count, "call")
+        report.note(f"W&B: {calls} of attempt {attempt} without a link to a run: {report.why_without[attempt]}")
     if report.skipped[STORED_OTHERWISE]:
         report.note(
-            f"{report.skipped[STORED_OTHERWISE]:,} calls are stored with another end or other attributes than they"
-            " would be sent with now (from a copy of another age, before their score was there, or with other options)."
-            " Weave changes no stored call; --project OTHER makes a full copy"
+            f"{counted(report.skipped[STORED_OTHERWISE], 'call is', 'calls are')} stored with another end or other"
+            " attributes than would be sent now (from a copy of another age, before a score was there, or with other"
+            " options). Weave changes no stored call; --project OTHER makes a full copy"
         )
     report.unreadable += sorted({str(damage.path) for damage in reading.damages if damage.kind == "unreadable"})
     for damage in reading.damages[:DAMAGES_NOTED]:
-        report.note(f"damaged: {damage.path.name} at byte {damage.offset}, {damage.length} bytes: {damage.reason}")
+        size = counted(damage.length, "byte")
+        report.note(f"damaged: {damage.path.name} at byte {damage.offset}, {size}: {damage.reason}")
     if len(reading.damages) > DAMAGES_NOTED:
-        report.note(f"{len(reading.damages) - DAMAGES_NOTED:,} more damaged places")
+        report.note(counted(len(reading.damages) - DAMAGES_NOTED, "more damaged place"))

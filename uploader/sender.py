@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 
 from ..schemas.errors import Rejected
 from .check import DIFFERS, compare, count_traces, same_in_brief
-from .client import Client, Outcome, Unreachable
+from .client import Client, Unreachable
 from .heavy import Lightener
 from .ledger import Ledger
+from .outcome import Outcome, Refused
 from .payload import Encoded
 from .plan import MAX_TRACES, Batch, Trace
 from .result import ALREADY_STORED, STORED_OTHERWISE, Difference, Failure, MovedField, RunReport
-from .storing import Refused
 
 __all__ = ["Sender", "count_call"]
 
@@ -153,7 +153,7 @@ class Sender:
                 if call.wandb_run is not None and not known[call.id].get("wb_run_id"):
                     self._report.lacks_link(call.id, call.op, call.wandb_run)
                 self._report.skipped[ALREADY_STORED if call.id in same else STORED_OTHERWISE] += 1
-                batch.traces[call.trace_id].otherwise |= call.id not in same
+                batch.traces[call.trace_id].otherwise += call.id not in same
                 self._done(batch, call)
         if self._check == "deep":
             # in the form in which they were sent
@@ -231,7 +231,9 @@ class Sender:
             with self._lock:
                 if self._ledger is not None:
                     # what is stored otherwise is to be told each time
-                    self._ledger.add(trace.mark for trace in traces if not trace.failed and not trace.otherwise)
+                    whole = [trace for trace in traces if not trace.failed]
+                    self._ledger.add(trace.mark for trace in whole if not trace.otherwise)
+                    self._ledger.add_otherwise((trace.mark, trace.otherwise) for trace in whole if trace.otherwise)
 
     def _count(self, traces: list[Trace]) -> None:
         counted = count_traces(self._client, traces)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from ..schemas.errors import Rejected
+from .outcome import Outcome, Refused
 from .payload import Encoded
-from .transport import Refusal, Transient, Unreachable
+from .transport import Patience, Refusal, Transient, Unreachable
 
-if TYPE_CHECKING:
-    from .client import Client
+__all__ = ["ELSEWHERE", "Sending", "Storing"]
 
-__all__ = ["COMPLETE_MODE", "ELSEWHERE", "Outcome", "Refused", "Storing"]
-
-# The server's name for: this project takes whole calls only.
-COMPLETE_MODE = "CALLS_COMPLETE_MODE_REQUIRED"
 # So many answers of 500 in a row are no hiccup but this batch: it is halved …
 SERVER_ERRORS = 3
 # … and a call alone that brings as many, while others arrive, is given up.
@@ -26,28 +22,24 @@ _TAKEN = "UNIQUE constraint failed: calls"
 ELSEWHERE = "; a second server can"
 
 
-class Refused(NamedTuple):
-    """A call that the server does not take, in its words, and the field that it objects to ("": it does not say)."""
+class Sending(Protocol):
+    """What is needed of the client: one attempt, what the server has, and how long to try (`client.Client`)."""
 
-    call: Encoded
-    words: str
-    field: str
+    project_id: str
+    lighten: Callable[[Encoded], Encoded | None] | None
+    successes: int
 
-
-@dataclass
-class Outcome:
-    """What became of a batch. `stored` holds the calls as they were sent, `lightened` counts those with heavy fields
-    moved out."""
-
-    stored: list[Encoded] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
-    lightened: int = 0
+    @property
+    def url(self) -> str: ...
+    def patience(self) -> Patience: ...
+    def post_calls(self, calls: Sequence[Encoded], started: frozenset[str]) -> None: ...
+    def existing(self, ids: Sequence[str]) -> dict[str, str | None]: ...
 
 
 class Storing:
     """Stores one batch; `outcome` is complete as far as it got, at any time."""
 
-    def __init__(self, client: Client, outcome: Outcome) -> None:
+    def __init__(self, client: Sending, outcome: Outcome) -> None:
         self._client = client
         self._outcome = outcome
         self._lightened: set[str] = set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import gc
 import os
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,7 +22,8 @@ from .transport import Patience, Transient, Unreachable
 
 __all__ = ["Target", "authorization_of", "load_weave", "resolve", "split_project"]
 
-
+# What W&B replaces in the name of a project that is made.
+_NOT_IN_NAMES = re.compile(r"[/\\#?%:]")
 # Errors of a connection that was made. By name: the GraphQL client may stand on httpx or on its successor.
 _LOST_ON_THE_WAY = frozenset({"ReadTimeout", "ReadError", "WriteError", "RemoteProtocolError"})
 
@@ -31,6 +33,7 @@ class Target:
     """One Weave project.
 
     `authorization` gives the header of a request; it is never shown. `credential`: what it is made of, in words.
+    `exists`: whether the W&B API knows the project.
     """
 
     entity: str
@@ -39,6 +42,7 @@ class Target:
     app_url: str
     authorization: Callable[[], str] = field(repr=False)
     credential: str = "this key"
+    exists: bool = True
 
     @property
     def project_id(self) -> str:
@@ -74,9 +78,14 @@ def split_project(recorded: str | None, entity: str | None, project: str | None)
 
 
 def resolve(
-    recorded: str | None, *, entity: str | None = None, project: str | None = None, max_wait: float = 0.0
+    recorded: str | None,
+    *,
+    entity: str | None = None,
+    project: str | None = None,
+    max_wait: float = 0.0,
+    make: bool = True,
 ) -> Target:
-    """The Weave project of a run; made on the server when it does not exist.
+    """The Weave project of a run; with `make`, made on the server when it does not exist.
 
     `recorded`: the project name in the run's files. The server may store a project under another name than asked for.
     `max_wait`: seconds of patience with a W&B API that is there and answers 429, 5xx or not at all.
@@ -97,10 +106,12 @@ def resolve(
         raise CannotStart(
             f"the account at {base_url} has no default entity", hint="name one with --entity or WANDB_ENTITY"
         )
-    stored = _project_on_server(asking, api, ProjectName(owner, name.project))
+    wanted = ProjectName(owner, name.project)
+    stored = _made(asking, api, wanted) if make else _found(asking, api, wanted)
     return Target(
         entity=owner,
-        project=stored,
+        project=stored or name.project,
+        exists=bool(stored),
         trace_url=weave.env.weave_trace_server_url().rstrip("/"),
         app_url=weave.wandb.app_url(weave.env.wandb_frontend_base_url()).rstrip("/"),
         authorization=authorization,
@@ -154,11 +165,23 @@ def _key_in_words(key: str) -> str:
     return f"the API key ending in {key[-4:]}" if len(key) >= 20 else "the API key"
 
 
-def _project_on_server(asking: _Asking, api: Any, name: ProjectName) -> str:
-    """The name under which the server has the project."""
+def _name_on_server(asking: _Asking, api: Any, name: ProjectName) -> str:
+    """The name under which the server has the project; "" where it has none of this very name."""
     answer = asking.answer(lambda: api.project(name.entity, name.project)) or {}
-    if answer.get("project"):
-        return str(answer["project"]["name"])
+    return str(answer["project"]["name"]) if answer.get("project") else ""
+
+
+def _found(asking: _Asking, api: Any, name: ProjectName) -> str:
+    """The name of a project that is there, which is another where the server had to change it; "" without one."""
+    changed = ProjectName(name.entity, _NOT_IN_NAMES.sub("-", name.project))
+    names = dict.fromkeys((name, changed))
+    return next(filter(None, (_name_on_server(asking, api, one) for one in names)), "")
+
+
+def _made(asking: _Asking, api: Any, name: ProjectName) -> str:
+    """The name of the project, made where it is not there."""
+    if stored := _name_on_server(asking, api, name):
+        return stored
     made = asking.answer(lambda: api.upsert_project(project=name.project, entity=name.entity)) or {}
     model = (made.get("upsertModel") or {}).get("model")
     if not model:

@@ -6,9 +6,9 @@ import email.utils
 import random
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import requests
@@ -17,10 +17,7 @@ from urllib3.exceptions import NewConnectionError
 
 from ..schemas.errors import VerlTraceError
 from .network import verification
-
-if TYPE_CHECKING:
-    from .client import Outcome
-    from .target import Target
+from .outcome import Outcome
 
 __all__ = ["Http", "Patience", "Refusal", "Transient", "Unreachable", "reason_of"]
 
@@ -62,11 +59,11 @@ class Unreachable(VerlTraceError):
 
 
 class Http:
-    """POST to one server with the user's credentials; a connection per thread."""
+    """POST to one server, a connection per thread. `authorization` gives the header with the user's credentials."""
 
-    def __init__(self, target: Target) -> None:
-        self.url = target.trace_url
-        self._target = target
+    def __init__(self, url: str, authorization: Callable[[], str]) -> None:
+        self.url = url
+        self._authorization = authorization
         self._local = threading.local()
         self._verify = verification()
         if self._verify is False:
@@ -156,7 +153,7 @@ class Http:
         return session
 
     def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers["Authorization"] = self._target.authorization()
+        request.headers["Authorization"] = self._authorization()
         return request
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..schemas.errors import CannotStart
 from ..wandb_runs.match import Link, match_runs, noted_places
-from ..wandb_runs.offline import find_offline_runs, is_run_id
+from ..wandb_runs.offline import find_offline_runs
+from .wandb_options import WandbOptions
 from .wandb_syncing import Syncing
 
 if TYPE_CHECKING:
@@ -23,32 +23,7 @@ if TYPE_CHECKING:
     from .settle import Settling
     from .target import Target
 
-# `wandb sync` may try for ever; a run of days has some hundred MB of metrics.
-SYNC_PATIENCE = 600.0
-
-__all__ = ["SYNC_PATIENCE", "WandbLinks", "WandbOptions", "links_of"]
-
-
-@dataclass(frozen=True)
-class WandbOptions:
-    """`folders`: where offline runs may lie, beside the usual places. `run_id`: what the user says it is. `only`: sync,
-    and send no calls. `patience`: seconds for one `wandb sync`. `later`: make runs known, and sync them another time;
-    `known`: folders of runs for which that has been done."""
-
-    enabled: bool = True
-    only: bool = False
-    folders: tuple[Path, ...] = ()
-    run_id: str | None = None
-    patience: float = SYNC_PATIENCE
-    later: bool = False
-    known: set[Path] = field(default_factory=set, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.run_id is not None and not is_run_id(self.run_id):
-            raise CannotStart(
-                f"--run-id {self.run_id!r} is no id of a W&B run",
-                hint="it is the last part of the run's address: …/runs/ID",
-            )
+__all__ = ["WandbLinks", "links_of"]
 
 
 @dataclass

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .result import RunReport
     from .settle import Settling
     from .target import Target
-    from .wandb_links import WandbOptions
+    from .wandb_options import WandbOptions
 
 __all__ = ["Arrival", "Syncing"]
 

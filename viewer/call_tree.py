@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from ..reader import Call, Trajectory
 from ..reader.digest import count_of
+from ..schemas.wording import counted
 from .terminal import Line, line
 from .text import cell_width, cut_to_width, human_seconds, visible
 
@@ -34,7 +35,7 @@ def tree_lines(trajectory: Trajectory, columns: int, *, full: bool = False, boxe
         call, indent, depth, more = stack.pop()
         if call is None:
             hidden += more
-            yield line(("  " + indent + f"… {more:,} more calls beside these", "dim"))
+            yield line(("  " + indent + f"… {counted(more, 'more call')} beside these", "dim"))
             continue
         if not full and shown >= _MAX_CALLS:
             hidden += 1
@@ -45,7 +46,7 @@ def tree_lines(trajectory: Trajectory, columns: int, *, full: bool = False, boxe
         below = children.pop(call.id, [])
         _push(stack, below, _indent_below(indent, depth), depth + 1, full)
     if hidden:
-        yield line((f"  … {hidden:,} of {len(trajectory.calls):,} calls are not shown; --full shows all", "bold"))
+        yield line((f"  … not shown: {hidden:,} of {counted(len(trajectory.calls), 'call')}; --full shows all", "bold"))
 
 
 def _push(

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..reader.conversation import Turn
 from ..reader.payloads import json_text
+from ..schemas.wording import counted
 from .alignment import Pair, aligned, differences
 from .tables import place_of
 from .terminal import Line, line
@@ -92,7 +93,7 @@ def _columns(pair: Pair, texts: list[str], width: int, full: bool, colour: bool)
         gap = " " * (width - sum(cell_width(text) for text, _ in left))
         yield [*left, (gap + " │ ", "dim"), *right]
     if shown < height:
-        yield line((f"  … {height - shown:,} more lines; --full shows all", "bold"))
+        yield line((f"  … {counted(height - shown, 'more line')}; --full shows all", "bold"))
 
 
 def _marked(marked: list[tuple[str, str]], side: str, width: int, colour: bool) -> list[Line]:
@@ -156,7 +157,7 @@ def _text(turn: Turn | None) -> str:
     if turn.text is not None:
         parts.append(turn.text)
     elif turn.tokens is not None:
-        parts.append(f"{turn.tokens:,} token ids and no text")
+        parts.append(f"{counted(turn.tokens, 'token id')} and no text")
     parts += [f"→ calls {asked.name} {json_text(asked.arguments)}" for asked in turn.tool_calls]
     exception = turn.call.exception if turn.call is not None else None
     if exception is not None:

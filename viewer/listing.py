@@ -7,7 +7,8 @@ from typing import Any
 
 from ..reader import Run, Summary
 from ..reader.pruned import pruned_notes, pruned_words
-from .text import cell_width, counted, human_bytes, human_seconds, plain_table, visible
+from ..schemas.wording import counted
+from .text import cell_width, human_bytes, human_seconds, plain_table, visible
 
 __all__ = ["as_of_facts", "as_of_note", "listing", "run_facts"]
 
@@ -150,7 +151,7 @@ def _notes(fact: dict[str, Any], whole_run: bool) -> list[str]:
     unknown = fact["unknown_kinds"].items()
     notes += [f"{name}: {counted(n, 'record')} of the unknown kind {visible(kind)!r}" for kind, n in unknown]
     for damage in fact["damages"][:_DAMAGES_TOLD]:
-        where = f"{visible(damage['file'])} at byte {damage['offset']}, {damage['length']} bytes"
+        where = f"{visible(damage['file'])} at byte {damage['offset']}, {counted(damage['length'], 'byte')}"
         notes.append(f"{name}: {damage['kind']}: {where}: {visible(damage['reason'])}")
     notes += [f"{name}: {visible(pruned_words(note))}" for note in fact["pruned"]]
     if len(fact["damages"]) > _DAMAGES_TOLD:

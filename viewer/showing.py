@@ -9,8 +9,9 @@ from ..reader import Call
 from ..reader.conversation import ToolCall, Turn
 from ..reader.facts import FACTS
 from ..reader.payloads import is_numbers, json_text
+from ..schemas.wording import counted
 from .terminal import Line, line
-from .text import cell_width, counted, cut_to_width, human_seconds, visible, visible_lines, wrapped
+from .text import cell_width, cut_to_width, human_seconds, visible, visible_lines, wrapped
 
 __all__ = ["call_lines", "conversation_lines", "fact_lines", "json_lines", "traceback_lines"]
 
@@ -136,7 +137,7 @@ def _said(turn: Turn, columns: int, full: bool) -> Iterator[Line]:
         if turn.text or not turn.tool_calls:
             yield from _block(turn.text, columns, full)
     elif turn.tokens is not None:
-        yield line(_INDENT, (f"{turn.tokens:,} token ids and no text; --tokenizer PATH decodes them", "dim"))
+        yield line(_INDENT, (f"{counted(turn.tokens, 'token id')} and no text; --tokenizer PATH decodes them", "dim"))
     elif turn.call is not None and turn.call.unfinished:
         yield line(_INDENT, ("did not end: its process was killed, or is still at it", "yellow"))
 
@@ -160,7 +161,8 @@ def _block(text: str, columns: int, full: bool) -> Iterator[Line]:
         break
     if not full and (len(shown) < len(text) or count >= _MAX_LINES):
         lines = text.count("\n") + 1
-        yield line(_INDENT, (f"… shortened: {len(text):,} characters in {lines:,} lines; --full shows all", "bold"))
+        size = f"{counted(len(text), 'character')} in {counted(lines, 'line')}"
+        yield line(_INDENT, (f"… shortened: {size}; --full shows all", "bold"))
 
 
 def _compact(value: Any) -> str:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..schemas.wording import counted
 from .tables import fitting_table, steps_table, trajectories_table
-from .text import counted, human_seconds, visible
+from .text import human_seconds, visible
 
 __all__ = ["bars", "histogram", "stats_text"]
 

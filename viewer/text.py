@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 __all__ = [
     "cell_width",
-    "counted",
     "cut_to_width",
     "human_bytes",
     "human_seconds",
@@ -27,12 +26,6 @@ def visible(text: object) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(_shown(char) for char in text)
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 call`, `2,000 calls`, `3 trajectories`, `16 processes`."""
-    several = noun[:-1] + "ies" if noun.endswith("y") else noun + ("es" if noun.endswith("s") else "s")
-    return f"{count:,} {noun if count == 1 else several}"
 
 
 def visible_lines(text: str) -> list[str]:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..schemas.secrets import hidden
+from ..schemas.wording import counted
 from .extent import Extent, cut_copy, extent_of
 from .offline import OfflineRun
 
@@ -72,7 +73,8 @@ def sync(
         done = call(copy)
     if done.done:
         run.marker.touch()
-    lost = f"it was killed, or damaged: the last {extent.size - extent.whole:,} bytes of its log are of no use"
+    end = counted(extent.size - extent.whole, "byte is", "bytes are")
+    lost = f"it was killed, or damaged: of its log, the last {end} of no use"
     return replace(done, run=run, partial=lost if done.done else "")
 
 

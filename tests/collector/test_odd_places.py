@@ -89,6 +89,7 @@ def test_one_that_is_in_the_way_keeps_no_other(recorded: Path, tmp_path: Path, c
     assert sorted((os.path.basename(name), reason) for name, reason in report.failures) == [
         ("exp0", "File exists"),
         ("loop.00000.jsonl", "Too many levels of symbolic links"),
+        ("pipe.00000.jsonl", "is no regular file"),
         ("taken.00000.jsonl", "Is a directory"),
     ]
     (shared / "exp0").unlink()

@@ -185,3 +185,28 @@ def test_every_command_that_reads_trajectories_is_here() -> None:
     assert set(commands) - taking == WITHOUT
     named = (*READERS, *ELSEWHERE, *sorted(WITHOUT - {"doctor", "demo"}))
     assert [name for name in named if f"`{name}`" not in docs] == []
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_mistyped_name_is_told_everywhere(
+    cli: Cli, eight: tuple[Path, list[str]], command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which name, what it may have meant and what there is; nothing is printed, sent or written."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run, ids = eight
+    out = tmp_path / "out"
+    arguments: dict[str, tuple[object, ...]] = {
+        "show": (run, ids[0]),
+        "compare": (run, ids[0], ids[1]),
+        "grep": ("found", run),
+        "sql": (run, "SELECT * FROM trajectories"),
+        "pack": (run, "-o", out),
+        "export": (run, "--format", "otlp", "--out", out),
+        "upload": (run, "--dry-run"),
+    }
+
+    done = cli(command, *arguments.get(command, (run,)), "--where", "rewrad > 0")
+
+    assert (done.code, done.out, out.exists()) == (2, "", False)
+    assert "no trajectory has 'rewrad'" in done.err
+    assert "did you mean reward? there are attempt, calls, " in done.err

@@ -92,7 +92,7 @@ def test_long_values_are_visibly_shortened(cli: Cli, writer: Callable[..., Any],
     made.close()
     short, full = cli("show", tmp_path / "runs"), cli("show", tmp_path / "runs", "--full")
 
-    assert "shortened: 1,000,000 characters in 1 lines; --full shows all" in short.out
+    assert "shortened: 1,000,000 characters in 1 line; --full shows all" in short.out
     assert len(short.out) < 10_000
     assert full.out.count("word") == 200_000
     assert "shortened" not in full.out

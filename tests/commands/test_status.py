@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from verl_trace.cli import main
 from verl_trace.demo.server_env import Server
 from verl_trace.uploader import upload
 from verl_trace.uploader.ledger import state_folder
+from verl_trace.uploader.target import resolve
 
 Status = Callable[..., tuple[int, str]]
 
@@ -65,7 +67,8 @@ def test_before_during_and_after(
     assert during[0] == 1
     (told,) = json.loads(during[1])
     assert told["waiting"] == {"still open": 2}
-    assert told["places"] == [{"server": wandb_login.url, "project_id": f"demo/{project}", "stored": 2, "pending": 1}]
+    place = {"server": wandb_login.url, "project_id": f"demo/{project}"}
+    assert told["places"] == [{**place, "stored": 2, "pending": 1, "otherwise": 0}]
     assert after[0] == 0
     assert f"stored           5 in demo/{project} on {wandb_login.url}" in after[1]
     assert "pending          0" in after[1]
@@ -75,6 +78,7 @@ def test_ask(status: Status, wandb_login: Server, recording: Any, project: str) 
     """`--ask` knows what other people have uploaded, and what the ledger has forgotten."""
     recording.close()
     nothing = status(recording.folder, "--ask")
+    assert not resolve(project, make=False).exists, "made by asking"
     upload(recording.folder)
     for path in state_folder().glob("*.ledger"):
         path.unlink()
@@ -85,6 +89,33 @@ def test_ask(status: Status, wandb_login: Server, recording: Any, project: str) 
     assert f"stored           0 in demo/{project}" in nothing[1]
     assert code == 0
     assert f"stored           2 in demo/{project}" in out
+
+
+def test_what_is_stored_in_another_form(
+    status: Status, wandb_login: Server, recording: Any, project: str, tmp_path: Path
+) -> None:
+    """A copy in which a call has another end: told apart, by asking and from what the next upload saw."""
+    recording.close()
+    upload(recording.folder)
+    copy = tmp_path / "copy" / "exp1"
+    copy.mkdir(parents=True)
+    (end,) = [line for line in recording.path.read_bytes().splitlines() if line.startswith(b'{"kind":"end"')][:1]
+    later = orjson.loads(end)["ended_at"].encode()
+    changed = recording.path.read_bytes().replace(later, later.replace(b"2026-", b"2027-"))
+    (copy / recording.path.name).write_bytes(changed)
+    same = status(recording.folder, "--ask")
+    asked = status(copy, "--ask")
+    upload(copy)
+    known = status(copy)
+    (place,) = json.loads(status(copy, "--json")[1])[0]["places"]
+
+    assert "of them otherwise" not in same[1]
+    for code, out in (asked, known):
+        assert code == 0
+        assert f"stored           2 in demo/{project}" in out
+        assert "                 1 of them otherwise: with another end or other attributes" in out
+        assert "pending          0" in out
+    assert (place["stored"], place["otherwise"], place["pending"]) == (2, 1, 0)
 
 
 def test_changes_nothing(status: Status, recording: Any, tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def test_dry_run_against_a_quota_and_a_rate(run: Run, recording: Any, tmp_path: 
     _, then, _ = run("upload", recording.folder, "--dry-run", "--quota", "2GB")
     refused = run("upload", recording.folder, "--dry-run", "--quota", "plenty")
 
-    assert "to send          2 calls in 1 trajectories" in first
+    assert "to send          2 calls in 1 trajectory" in first
     assert re.search(r"by the server, \d+\.\d % of 500 B a month", first)
     assert "at least" in first.splitlines()[-1]
     assert "0.0 % of 2 GB a month" in then

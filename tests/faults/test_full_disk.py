@@ -170,7 +170,7 @@ def test_a_disk_that_stays_full_keeps_what_was_recorded(disk: Any, recording: An
 
     assert seen.calls.total() == counters.written
     assert seen.damages == []
-    assert f"{counters.dropped.total()} records were lost" in capfd.readouterr().err
+    assert f"records lost: {counters.dropped.total()}" in capfd.readouterr().err
 
 
 def test_the_cap_of_a_run_counts_the_files_of_all_its_processes(

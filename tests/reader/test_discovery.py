@@ -10,6 +10,7 @@ import pytest
 import zstandard
 
 from verl_trace.reader import find_runs, summarise
+from verl_trace.reader.places import list_files
 
 
 def seal(path: Path) -> Path:
@@ -27,18 +28,18 @@ def test_a_seal_during_a_listing_loses_nothing(
     made = writer(tmp_path, "p")
     made.call("a")
     made.close()
-    real, listings = os.listdir, []
+    listings = []
 
-    def blind_once(path: Any) -> list[str]:
-        names = real(path)
-        if Path(path) == made.folder:
+    def blind_once(path: Path) -> tuple[list[str], list[str]]:
+        names, others = list_files(path)
+        if path == made.folder:
             listings.append(path)
             if len(listings) == 1:
                 seal(made.path)
-                return [name for name in names if not name.endswith(".jsonl")]
-        return names
+                return [name for name in names if not name.endswith(".jsonl")], others
+        return names, others
 
-    monkeypatch.setattr(os, "listdir", blind_once)
+    monkeypatch.setattr("verl_trace.reader.runs.list_files", blind_once)
     (run,) = find_runs(made.folder)
 
     assert len(listings) > 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from verl_trace.reader import find_runs, iter_trajectories, summarise
+from verl_trace.reader.places import list_files
 from verl_trace.reader.segments import SegmentLines
 from verl_trace.reader.trees import Reading
 from verl_trace.schemas.errors import NotARun
@@ -217,15 +217,14 @@ def test_a_folder_that_vanishes_among_others(spans: Any, tmp_path: Path, monkeyp
     """Or that may not be read: the others are listed; when there is no other, the error names it."""
     spans.raw(spans.header())
     (tmp_path / "closed").mkdir()
-    listdir = os.listdir
 
-    def refuse(path: Any) -> list[str]:
-        if Path(path).name in refused:
+    def refuse(path: Path) -> tuple[list[str], list[str]]:
+        if path.name in refused:
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return listdir(path)
+        return list_files(path)
 
     refused = {"closed"}
-    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr("verl_trace.reader.runs.list_files", refuse)
     assert len(find_runs(tmp_path)) == 1
 
     refused = {"closed", "exp1"}

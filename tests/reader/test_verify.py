@@ -117,10 +117,9 @@ def test_segment_sealed_while_it_is_looked_for_is_read(
     spans = writer(tmp_path, "proj")
     spans.call("Loop.run")
     spans.close()
-    status = places.status
 
-    def seal_after_look(path: Path) -> places.Status:
-        there = status(path)
+    def seal_after_look(path: Path) -> bool:
+        there = places.is_file(path)
         if path == spans.path:
             monkeypatch.undo()
             content = spans.path.read_bytes()
@@ -129,7 +128,7 @@ def test_segment_sealed_while_it_is_looked_for_is_read(
             spans.path.unlink()
         return there
 
-    monkeypatch.setattr(places, "status", seal_after_look)
+    monkeypatch.setattr("verl_trace.reader.verify.is_file", seal_after_look)
     report = verified(tmp_path)
 
     assert not spans.path.exists()

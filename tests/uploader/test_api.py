@@ -17,7 +17,8 @@ from verl_trace.cli import app, main
 from verl_trace.demo.server_env import Server
 from verl_trace.schemas.errors import BadFilter, CannotStart, NotARun
 from verl_trace.uploader import Choosing, Filters, RunReport, UploadResult, WandbOptions, upload
-from verl_trace.uploader.estimate import Rate, keep_rate, last_rate
+from verl_trace.uploader.estimate import keep_rate, last_rate
+from verl_trace.uploader.forecast import Rate
 
 # Options of the command under other names, or other forms, in Python.
 RENAMED = {

@@ -13,6 +13,7 @@ import requests
 
 from verl_trace.demo.server_env import Server
 from verl_trace.reader.filters import Filters, Numbers
+from verl_trace.schemas.errors import BadFilter
 from verl_trace.uploader.choose import Choosing
 from verl_trace.uploader.lessen import LEFT_OUT
 from verl_trace.uploader.pipeline import upload
@@ -69,6 +70,16 @@ def test_single_calls(run: Path, project: str, stored: Callable[[str], Any]) -> 
     assert (rest.sent, rest.skipped[ALREADY_STORED]) == (179, 1)
 
 
+def test_a_name_that_no_trajectory_has(run: Path, project: str, stored: Callable[[str], Any]) -> None:
+    """An error where nothing was meant by it; a note where it was too late, and calls have been sent."""
+    with pytest.raises(BadFilter, match="no trajectory has 'setp'"):
+        upload(run, choosing=Choosing(Filters.of(where="setp == 1")))
+    sent = upload(run, choosing=Choosing(Filters.of(where="not setp and step == 1")))
+
+    assert len(stored(project)) == sent.sent == 18
+    assert [note for note in sent.runs[0].notes if "did you mean step?" in note]
+
+
 def test_a_share_and_a_limit_are_whole_groups(run: Path, project: str, stored: Callable[[str], Any]) -> None:
     """A share of the groups, and so many trajectories at most; the same again sends nothing new."""
     share = Choosing(sample_rate=0.3, seed=4)
@@ -99,7 +110,7 @@ def test_what_a_dry_run_says_is_what_the_server_counts(run: Path, project: str, 
     assert some > budget * 0.7
     assert abs(every / whole - 1) < 0.05
     assert "10 of 10 steps" in sent.runs[0].notes[0]
-    assert "1 of 1 trajectories that failed" in sent.runs[0].notes[0]
+    assert "1 of 1 trajectory that failed" in sent.runs[0].notes[0]
 
 
 def counted(server: Server, project: str) -> int:

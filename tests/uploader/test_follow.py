@@ -252,7 +252,7 @@ def test_ctrl_c_between_two_looks(wandb_login: Server, writer: Any, project: str
     out, err = follower.communicate(timeout=20)
 
     assert follower.returncode == 0, err
-    assert "sent             1 calls" in out
+    assert "sent             1 call," in out
     assert "a look every 1h; Ctrl-C ends it" in err
 
 

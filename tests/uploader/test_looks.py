@@ -13,7 +13,7 @@ from verl_trace.schemas.errors import BadFilter, NoAnswer
 from verl_trace.uploader.follow import Seen, follow
 from verl_trace.uploader.replay import Options
 from verl_trace.uploader.result import RunReport, UploadResult
-from verl_trace.uploader.wandb_links import WandbOptions
+from verl_trace.uploader.wandb_options import WandbOptions
 
 
 def seen(*, stopped: str = "", ended: bool = True) -> Seen:

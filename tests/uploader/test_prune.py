@@ -201,6 +201,13 @@ def test_it_asks_first(wandb_login: Any, writer: Any, project: str, tmp_path: Pa
     assert (silent := run("--uploaded")).returncode == 2
     assert "--yes" in silent.stderr
     assert run("--uploaded", "--dry-run").returncode == 0
+    elsewhere = run("--uploaded", "--yes", "--project", f"{project}-typo")
+    assert (elsewhere.returncode, elsewhere.stdout) == (2, "")
+    assert f"there is no project demo/{project}-typo" in elsewhere.stderr
+    assert not resolve(f"{project}-typo", make=False).exists
+    mistyped = run("--uploaded", "--yes", "--where", "not rewrad")
+    assert (mistyped.returncode, mistyped.stdout) == (2, "")
+    assert "no trajectory has 'rewrad'" in mistyped.stderr
     no = run("--uploaded", answer="n\n")
     assert (no.returncode, "Delete 4 trajectories here?" in no.stderr) == (1, True)
     assert len(ids(recording.folder)) == 8

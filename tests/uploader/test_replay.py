@@ -15,6 +15,7 @@ from verl_trace.demo.server_env import Server
 from verl_trace.uploader.ops import OBJECT_DIGEST
 from verl_trace.uploader.pipeline import upload
 from verl_trace.uploader.result import ALREADY_STORED, STILL_OPEN
+from verl_trace.uploader.target import resolve
 
 ERROR = {"type": "ValueError", "message": "no such tool", "traceback": []}
 # The tree of `record_tree`, as verl's live backend traces it with W&B's client.
@@ -346,6 +347,8 @@ def test_project_that_the_server_renames(
 
     assert result.runs[0].target == f"demo/{project}-x"
     assert len(stored(f"{project}-x")) == 1
+    found = resolve(f"{project}:x", make=False)
+    assert (found.project, found.exists) == (f"{project}-x", True)
 
 
 def test_large_trajectory_is_spread(

@@ -8,7 +8,7 @@ from typing import Any
 
 from verl_trace.demo.server_env import Server
 from verl_trace.uploader.pipeline import upload
-from verl_trace.uploader.wandb_links import WandbOptions
+from verl_trace.uploader.wandb_options import WandbOptions
 from verl_trace.wandb_runs.offline import read_offline_run
 
 from .backend import Backend
@@ -65,7 +65,7 @@ def test_a_run_of_another_project_is_not_linked(
     assert backend.runs["abc123"]["project"] == "proj"
     assert any("links no run of another project" in note for note in result.runs[0].notes)
     assert result.runs[0].without_link == {"attempt0": 4}
-    assert any("4 calls of attempt attempt0 have no link" in note for note in result.runs[0].notes)
+    assert any("4 calls of attempt attempt0 without a link" in note for note in result.runs[0].notes)
     assert all(row["wb_run_id"] is None for row in calls(project))
 
 

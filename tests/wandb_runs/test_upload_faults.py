@@ -12,7 +12,7 @@ import pytest
 
 from verl_trace.uploader.pipeline import upload
 from verl_trace.uploader.result import UploadResult
-from verl_trace.uploader.wandb_links import WandbOptions
+from verl_trace.uploader.wandb_options import WandbOptions
 from verl_trace.wandb_runs.offline import read_offline_run
 
 from .backend import Backend
@@ -104,7 +104,7 @@ def test_a_run_killed_before_anything_was_written(
     assert "waiting for their W&B run" in waiting[1]
     assert (sent[0], backend.runs, linked(project)) == (0, {}, {None: 4}), sent
     assert "killed before anything was written" in sent[1]
-    assert "4 calls of attempt attempt0 have no link" in sent[1]
+    assert "4 calls of attempt attempt0 without a link" in sent[1]
 
 
 def test_three_segments_of_one_run(

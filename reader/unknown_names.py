@@ -1,0 +1,50 @@
+"""Names in `--where` that no trajectory has: mistyped, most of the time, and then the expression means nothing.
+
+What trajectories are asked for differs from one to the next (attributes, extras of the reward), so that a name is known
+as soon as one of all that were read has it. That is known when they have been read, in passing (`Where.note`).
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from ..schemas.errors import BadFilter
+from .filters import Filters
+from .score_names import SCORE_NAMES
+
+__all__ = ["unknown_names"]
+
+# Rightly typed everywhere, but not every run has them.
+_WELL_KNOWN = frozenset({"node", "rank", *SCORE_NAMES})
+# More names than this help nobody.
+_LISTED = 40
+
+
+def unknown_names(filters: Filters, *, ended: bool) -> str:
+    """What is to be said, as a warning, of names that none of the trajectories had; "" where there is none.
+
+    To be asked when all of them were read. `ended`: nothing is added to these runs any more. A name that may still
+    come, or that verl-trace itself gives to runs with scores, is no error.
+
+    Raises:
+        BadFilter: a name that is neither.
+    """
+    where = filters.where
+    if where is None or not where.missing or not where.seen:
+        # without any trajectory nothing is known of names
+        return ""
+    names = sorted(where.missing)
+    said = f"--where {where.text!r}: no trajectory has {' or '.join(map(repr, names))}"
+    if where.missing <= _WELL_KNOWN:
+        return said
+    hint = _hint(names, sorted(where.seen | _WELL_KNOWN), sorted(filter(str.isidentifier, where.seen)))
+    if not ended:
+        return f"{said} so far; the run is still being written ({hint})"
+    raise BadFilter(said, hint=hint)
+
+
+def _hint(names: list[str], possible: list[str], there: list[str]) -> str:
+    near = [match for name in names for match in difflib.get_close_matches(name, possible, 2) if match not in names]
+    more = f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else ""
+    listed = f"there are {', '.join(there[:_LISTED])}{more}"
+    return f"did you mean {' or '.join(dict.fromkeys(near))}? {listed}" if near else listed
