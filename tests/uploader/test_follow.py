@@ -284,6 +284,10 @@ def test_a_filter_that_holds_only_later(
 
     assert (result.sent, dict(result.skipped)) == (1, {NOT_CHOSEN: 1})
     assert stored(project).keys() == {high["id"]}
+    assert result.runs[0].notes == []
+    mistyped = Choosing(filters=Filters(where=Where("rewrad > 0.5")))
+    (note,) = upload(tmp_path / "runs", follow=0.05, choosing=mistyped).runs[0].notes
+    assert note.startswith("--where 'rewrad > 0.5': no trajectory has 'rewrad' (did you mean reward?")
 
 
 def test_progress_that_cannot_be_kept(proxy: Any, writer: Any, project: str, tmp_path: Path) -> None:
