@@ -9,6 +9,7 @@ from ..reader.in_time import lines_in_time
 from ..reader.pick import matching
 from ..reader.trees import Reading
 from .filters import check_names, with_filters
+from .printing import record_writer
 from .runs import RunArgument, report_damage, runs_named
 
 __all__ = ["cat"]
@@ -23,8 +24,7 @@ def cat(run: RunArgument, filters: Filters = Filters()) -> None:  # noqa: B008
 
     Example: verl-trace cat runs/exp1 --step 3 | jq -c 'select(.kind == "end") | [.op, .duration]'
     """
-    out = sys.stdout.buffer
-    readings = []
+    readings, write = [], record_writer()
     runs = runs_named(run)
     for one in runs:
         reading = Reading()
@@ -33,7 +33,7 @@ def cat(run: RunArgument, filters: Filters = Filters()) -> None:  # noqa: B008
         if not filters.everything:
             wanted = frozenset(trajectory.trace_id for trajectory in matching(one, filters))
         for line in lines_in_time(one, reading, wanted):
-            out.write(line)
-    out.flush()
+            write(line)
+    sys.stdout.flush()
     check_names(filters, runs)
     report_damage(readings)

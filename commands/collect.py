@@ -20,6 +20,7 @@ from ..reader.durations import parse_duration
 from ..schemas.errors import BadFilter, BadTarget
 from ..schemas.wording import counted
 from ..viewer.text import human_bytes, visible
+from .printing import print_json
 from .sizes import parse_size
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def _step_back() -> None:
 
 def _tell(report: Report, as_json: bool) -> None:
     if as_json:
-        typer.echo(orjson.dumps(report.as_json()).decode())
+        print_json(orjson.dumps(report.as_json()).decode())
         return
     extended = counted(report.extended, "open one")
     parts = [f"{counted(report.copied, 'file')} copied", f"{extended} extended", human_bytes(report.size)]

@@ -20,6 +20,7 @@ from ..viewer.comparing import comparison_json, fact_table, side_by_side
 from ..viewer.terminal import columns_of, line, print_lines, wants_colour
 from ..viewer.tokenizer import load_tokenizer
 from .filters import with_filters
+from .printing import print_json
 from .runs import RunArgument, report_damage, runs_named
 
 __all__ = ["compare"]
@@ -61,7 +62,7 @@ def compare(
         trajectories.append(picked.trajectory)
         readings.append(picked.reading)
     if as_json:
-        typer.echo(json_text(_as_json(trajectories, decode), indent=True))
+        print_json(json_text(_as_json(trajectories, decode), indent=True))
     else:
         _print(trajectories, decode, full)
     report_damage(readings)

@@ -16,6 +16,7 @@ from ..demo.run import Recorded, Stored, make_plan, record, replay
 from ..demo.show import tree_lines
 from ..schemas.errors import MissingExtra
 from ..schemas.wording import counted
+from .printing import print_json
 
 __all__ = ["demo"]
 
@@ -52,7 +53,7 @@ def demo(
     say(f"{files}; worker {recorded.killed_pid} was ended by SIGKILL.")
     stored = None if no_upload else replay(plan, recorded, say)
     if as_json:
-        typer.echo(orjson.dumps(_report(plan, recorded, stored), option=orjson.OPT_INDENT_2).decode())
+        print_json(orjson.dumps(_report(plan, recorded, stored), option=orjson.OPT_INDENT_2).decode())
     else:
         _print(recorded, stored)
     if stored is not None and stored.result.failed:

@@ -12,6 +12,7 @@ from ..schemas.secrets import hidden
 from ..viewer.text import visible
 from .checks import run_checks
 from .findings import Finding
+from .printing import print_json
 
 __all__ = ["doctor"]
 
@@ -54,7 +55,7 @@ def doctor(
     failed = any(finding.state == "fail" for finding in findings)
     if as_json:
         report = {"ok": not failed, "checks": [finding._asdict() for finding in findings]}
-        typer.echo(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode())
+        print_json(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode())
     raise typer.Exit(1 if failed else 0)
 
 

@@ -23,6 +23,7 @@ from ..viewer.otlp import otlp_request
 from ..viewer.timeline import Timeline
 from ..viewer.tokenizer import load_tokenizer
 from .filters import check_names, with_filters
+from .printing import print_json
 from .runs import RunArgument, report_damage, runs_named
 
 __all__ = ["export"]
@@ -78,7 +79,10 @@ def export(
     told = ", ".join(
         counted(count, _NOUNS[what]) if what in _NOUNS else f"{count:,} {what}" for what, count in report.items()
     )
-    typer.echo(json_text({"out": str(out), **report}) if as_json else f"{out}: {told}")
+    if as_json:
+        print_json(json_text({"out": str(out), **report}))
+    else:
+        typer.echo(f"{out}: {told}")
     report_damage(readings)
 
 

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,6 +22,7 @@ from ..viewer.search import Search, SearchedSegment, search_segment
 from ..viewer.terminal import columns_of, print_lines
 from ..viewer.tokenizer import load_tokenizer
 from .filters import check_names, with_filters
+from .printing import print_json
 from .runs import RunArgument, report_damage, runs_named
 
 __all__ = ["grep"]
@@ -113,9 +114,9 @@ class _Printer:
                 continue
             if self._names:
                 if self._counts[name] == 1:
-                    typer.echo(json_text(match_json(found, whole=False)) if self._as_json else name)
+                    self._print(match_json(found, whole=False), name)
             elif self._as_json:
-                typer.echo(json_text(match_json(found)))
+                print_json(json_text(match_json(found)))
             elif self._on_terminal:
                 print_lines(match_lines(found, columns_of(), titled=name != self._last))
                 self._last = name
@@ -127,4 +128,10 @@ class _Printer:
             for name, count in self._counts.items():
                 trace_id, _, place = name.partition("  ")
                 row = {"trace_id": trace_id, "place": place, "count": count}
-                typer.echo(json_text(row) if self._as_json else f"{count}\t{name}")
+                self._print(row, f"{count}\t{name}")
+
+    def _print(self, row: dict[str, Any], text: str) -> None:
+        if self._as_json:
+            print_json(json_text(row))
+        else:
+            typer.echo(text)

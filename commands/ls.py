@@ -24,6 +24,7 @@ from ..viewer.tables import sorted_rows, steps_table, trajectories_table
 from ..viewer.terminal import columns_of
 from ..viewer.text import visible
 from .filters import check_names, with_filters
+from .printing import print_json
 from .runs import is_one_run, report_damage, runs_named
 
 __all__ = ["ls"]
@@ -74,7 +75,10 @@ def ls(
 
 
 def _print(facts: list[dict[str, Any]], as_json: bool, whole_run: bool = True) -> None:
-    typer.echo(json_text(facts, indent=True) if as_json else listing(facts, columns=_columns(), whole_run=whole_run))
+    if as_json:
+        print_json(json_text(facts, indent=True))
+    else:
+        typer.echo(listing(facts, columns=_columns(), whole_run=whole_run))
 
 
 def _columns() -> int | None:
@@ -130,7 +134,7 @@ def _trajectories(runs: list[Run], filters: Filters, sort: str | None, as_json: 
             texts.append(f"{title}{table or 'no trajectory is meant by these filters'}")
     check_names(filters, runs)
     if as_json:
-        typer.echo(json_text(everything, indent=True))
+        print_json(json_text(everything, indent=True))
     for run, text in zip(runs, texts, strict=False):
         typer.echo(text)
         if note := as_of_note(as_of_facts(run)):

@@ -15,6 +15,7 @@ from ..reader.pick import matching
 from ..schemas.wording import counted
 from ..viewer.text import human_bytes, visible
 from .filters import check_names, with_filters
+from .printing import print_json
 from .sizes import parse_size
 
 __all__ = ["pack"]
@@ -52,7 +53,7 @@ def pack(
     size = None if split is None else parse_size(split, "--split")
     packed = pack_runs(found, out, split=size, chosen=None if ids is None else ids.__contains__, choice=filters.words)
     if as_json:
-        typer.echo(orjson.dumps(_json(packed, ids), option=orjson.OPT_INDENT_2).decode())
+        print_json(orjson.dumps(_json(packed, ids), option=orjson.OPT_INDENT_2).decode())
     else:
         typer.echo("\n".join(_text(packed, ids)))
     for name in unreadable:

@@ -19,6 +19,7 @@ from ..schemas.redaction import KeyPatterns
 from ..schemas.wording import counted
 from ..viewer.text import human_bytes, visible
 from .filters import check_names, with_filters
+from .printing import print_json
 from .upload_options import EntityOption, ProjectOption, SettleOption, seconds
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def prune(
             plan.delete()
     if as_json:
         told = {"deleted": deleting and not declined, "runs": [plan.as_json() for plan in plans]}
-        typer.echo(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
+        print_json(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
     elif deleting and not declined:
         for plan in plans:
             if plan.note is not None:

@@ -13,6 +13,7 @@ from ..reader.repair import repair as repair_run
 from ..schemas.files import REPAIR_REPORT
 from ..schemas.wording import counted
 from ..viewer.text import visible
+from .printing import print_json
 
 __all__ = ["repair"]
 
@@ -38,7 +39,7 @@ def repair(
     """
     result = repair_run(run, out)
     if as_json:
-        typer.echo(orjson.dumps(result.as_json(), option=orjson.OPT_INDENT_2).decode())
+        print_json(orjson.dumps(result.as_json(), option=orjson.OPT_INDENT_2).decode())
     else:
         typer.echo("\n".join(_text(result)))
     raise typer.Exit(0 if result.complete else 1)

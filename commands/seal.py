@@ -12,6 +12,7 @@ import typer
 from ..reader import find_runs
 from ..recorder.leftovers import RawSegment, seal_dead
 from ..viewer.text import visible
+from .printing import print_json
 
 __all__ = ["seal"]
 
@@ -46,7 +47,7 @@ def seal(
     folders = sorted({found.folder for found in find_runs(run)})
     files = [file for folder in folders for file in seal_dead(folder, idle=idle)]
     if as_json:
-        typer.echo(orjson.dumps([_as_json(file) for file in files], option=orjson.OPT_INDENT_2).decode())
+        print_json(orjson.dumps([_as_json(file) for file in files], option=orjson.OPT_INDENT_2).decode())
     else:
         typer.echo("\n".join(_text(files)))
     raise typer.Exit(1 if any(file.outcome == "failed" for file in files) else 0)

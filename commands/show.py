@@ -24,6 +24,7 @@ from ..viewer.terminal import columns_of, is_unicode, line, print_lines
 from ..viewer.text import visible, visible_lines
 from ..viewer.tokenizer import load_tokenizer
 from .filters import with_filters
+from .printing import print_json, record_writer
 from .runs import RunArgument, report_damage, runs_named
 
 __all__ = ["show"]
@@ -77,14 +78,15 @@ def show(
     decode = load_tokenizer(tokenizer, "show") if tokenizer is not None else None
     picked = pick(runs_named(run), selector, filters)
     if raw:
+        write = record_writer()
         for record in raw_lines(picked):
-            sys.stdout.buffer.write(record)
+            write(record)
     elif save is not None:
         _save(picked, field or "", save)
     elif field is not None:
         _print_field(picked, field)
     elif as_json:
-        typer.echo(json_text(_as_json(picked, decode), indent=True))
+        print_json(json_text(_as_json(picked, decode), indent=True))
     else:
         _print(picked, decode, full)
     report_damage([picked.reading])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from ..viewer.database import checked_query, open_tables, quoted, tables_in
 from ..viewer.rows import TABLES
 from ..viewer.tables import fitting_table
 from ..viewer.terminal import columns_of
-from ..viewer.text import cut_to_width, visible
+from ..viewer.text import cut_to_width, visible, visible_json
 from ..viewer.tokenizer import load_tokenizer
 from .filters import check_names, with_filters
 from .runs import RunArgument, report_damage, runs_named
@@ -123,10 +122,7 @@ def _stream(
     if format == "json":
         for row in rows:
             line = orjson.dumps(dict(zip(names, row, strict=True)), default=str)
-            if shown and not line.isascii():
-                line = json.dumps(orjson.loads(line)).encode()
-            # the one control character that is ASCII and that JSON leaves as it is
-            file.write((line.replace(b"\x7f", b"\\u007f") if shown else line) + b"\n")
+            file.write((visible_json(line.decode()).encode() if shown else line) + b"\n")
         return
     if shown:
         rows = (tuple(visible(value) if isinstance(value, str) else value for value in row) for row in rows)

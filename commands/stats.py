@@ -18,6 +18,7 @@ from ..viewer.statistics import stats_text
 from ..viewer.terminal import columns_of, is_unicode
 from ..viewer.text import visible
 from .filters import check_names, with_filters
+from .printing import print_json
 from .runs import RunArgument, report_damage, runs_named
 
 __all__ = ["stats"]
@@ -49,7 +50,10 @@ def stats(
             texts.append(f"{visible(one.experiment_name)}  {visible(one.project_name)}\n{as_of_note(results[-1])}")
             texts.append(stats_text(results[-1], result.durations, _columns(), boxes=is_unicode()))
     check_names(filters, runs)
-    typer.echo(json_text(results, indent=True) if as_json else "\n".join(texts))
+    if as_json:
+        print_json(json_text(results, indent=True))
+    else:
+        typer.echo("\n".join(texts))
     report_damage(readings)
 
 

@@ -15,6 +15,7 @@ from ..uploader.ledger import Place, state_folder
 from ..uploader.status import Rows, RunStatus, run_status
 from ..viewer.text import visible
 from .filters import check_names, with_filters
+from .printing import print_json
 from .upload_options import (
     EntityOption,
     PartialOption,
@@ -65,7 +66,7 @@ def status(
     check_names(filters, runs)
     closed = closed_folders(run)
     if as_json:
-        typer.echo(orjson.dumps([one.as_json() for one in found], option=orjson.OPT_INDENT_2).decode())
+        print_json(orjson.dumps([one.as_json() for one in found], option=orjson.OPT_INDENT_2).decode())
     else:
         for one_status in found:
             for line in _lines(one_status):

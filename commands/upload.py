@@ -12,6 +12,7 @@ import typer
 from ..reader import Filters
 from ..schemas.errors import CannotStart, MissingExtra
 from .filters import with_filters
+from .printing import print_json
 from .sizes import parse_size
 from .upload_choice import (
     BudgetOption,
@@ -162,7 +163,7 @@ def upload(
         typer.echo("verl-trace: interrupted; what has arrived stays, run the command again to send the rest", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        typer.echo(orjson.dumps(result.as_json(), option=orjson.OPT_INDENT_2).decode())
+        print_json(orjson.dumps(result.as_json(), option=orjson.OPT_INDENT_2).decode())
     else:
         for line in report_lines(result):
             typer.echo(line)

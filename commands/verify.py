@@ -15,6 +15,7 @@ from ..reader.verify import DAMAGED, TORN, WHOLE, RunReport
 from ..reader.verify import verify as verify_runs
 from ..schemas.wording import counted
 from ..viewer.text import visible
+from .printing import print_json
 
 __all__ = ["EXIT_CODES", "verify"]
 
@@ -42,7 +43,7 @@ def verify(
     """
     reports = verify_runs(run)
     if as_json:
-        typer.echo(orjson.dumps([report.as_json() for report in reports], option=orjson.OPT_INDENT_2).decode())
+        print_json(orjson.dumps([report.as_json() for report in reports], option=orjson.OPT_INDENT_2).decode())
     else:
         for report in reports:
             typer.echo("\n".join(_text(report)))

@@ -17,7 +17,7 @@ import zstandard
 
 from . import kept_files
 from .digest import DigestLines
-from .kept_files import kept_file, store
+from .kept_files import kept_file, load, store
 from .segments import SegmentLines
 from .writers import Segment
 
@@ -106,7 +106,7 @@ class _Kept(NamedTuple):
 def _load(file: Path) -> _Kept | None:
     """What the cache has; None where it has none, or a broken one."""
     try:
-        data = zstandard.ZstdDecompressor().decompress(file.read_bytes(), max_output_size=2 * _MAX_BYTES)
+        data = zstandard.ZstdDecompressor().decompress(load(file), max_output_size=2 * _MAX_BYTES)
         begin = data.rindex(b"\n") + 1
         told = orjson.loads(data[begin:])
         kept = _Kept(told["size"], told["lengths"], data[:begin])

@@ -10,9 +10,10 @@ import hashlib
 import os
 from pathlib import Path
 
+from .cache_trimming import trim_now_and_then, used
 from .places import open_file, status
 
-__all__ = ["cache_folder", "kept_file", "store"]
+__all__ = ["cache_folder", "kept_file", "load", "store"]
 
 _TAIL = 64
 
@@ -46,6 +47,17 @@ def kept_file(path: Path, folder: Path, form: str) -> Path | None:
     return folder / hashlib.sha256(name).hexdigest()[:40]
 
 
+def load(file: Path) -> bytes:
+    """What is kept.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(file, "rb") as kept:
+        used(file, os.fstat(kept.fileno()).st_mtime)
+        return kept.read()
+
+
 def store(file: Path, data: bytes) -> None:
     """Keep it, whole or not at all; a full disk or a cache that is not ours is no trouble."""
     tmp = file.with_name(f"{file.name}.{os.getpid()}.tmp")
@@ -56,5 +68,6 @@ def store(file: Path, data: bytes) -> None:
             os.replace(tmp, file)
         finally:
             tmp.unlink(missing_ok=True)
+        trim_now_and_then(file.parent)
     except OSError:
         return

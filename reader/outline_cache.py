@@ -13,7 +13,7 @@ import orjson
 import zstandard
 
 from . import kept_files
-from .kept_files import kept_file, store
+from .kept_files import kept_file, load, store
 from .outline_lines import FORM, outline_lines
 from .writers import Segment
 
@@ -43,7 +43,7 @@ def kept_outline(segment: Segment) -> tuple[bytes, Opened] | None:
     if file is None:
         return None
     try:
-        data = file.read_bytes()
+        data = load(file)
     except OSError:
         return None
     found = opened(data)

@@ -22,6 +22,14 @@ FIELDS = ("step", "sample_index", "rollout_n", "validate", "experiment_name")
 BEGIN = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
 
 
+@pytest.fixture(autouse=True)
+def same_priority() -> Iterator[None]:
+    """No test may slow down those after it: a priority that was given up is not to be had back."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    yield
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
 @pytest.fixture(scope="session")
 def weave_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """W&B's own trace server, one for the session: tests keep apart by project names."""

@@ -105,8 +105,9 @@ class Ledger:
         """How many calls of the trajectory of this mark the server was seen to hold in another form; 0: unknown."""
         return 0 if self.remembers(mark) else self._otherwise.get(mark, 0)
 
-    def mark(self, trajectory: Trajectory, scored: bool = True) -> bytes:
-        """The trajectory's hash here: another one as soon as more, or other, is known of it."""
+    def mark(self, trajectory: Trajectory, scored: bool = True, only: Sequence[str] = ()) -> bytes:
+        """The trajectory's hash here: another one as soon as more, or other, is known of it. `only`: ids of its
+        calls that are meant, all without; the mark says nothing of the others."""
         hasher = hashlib.blake2b(self._salt + f"{trajectory.trace_id}\0{scored}".encode(), digest_size=_DIGEST)
         for call in sorted(trajectory.calls, key=lambda call: call.id):
             seen = f"~{call.last_seen_at}" if call.unfinished else call.ended_at
@@ -115,6 +116,8 @@ class Ledger:
         if trajectory.scores:
             # told later, or told anew: the server has the root without it
             hasher.update(orjson.dumps(flat_scores(trajectory, {})))
+        if only:
+            hasher.update("\0only\0".join(sorted(only)).encode())
         return hasher.digest()
 
     def add(self, marks: Iterable[bytes]) -> None:

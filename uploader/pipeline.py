@@ -108,7 +108,7 @@ def upload(
     with one_network():
         if follow is not None:
             result = follow_path(path, look, every=follow, stop=stop or threading.Event(), progress=progress)
-            _note_unknown_names(options.choosing, result, ended=False)
+            _note_unknown_names(options.choosing, result, ended=True, may_raise=False)
             return result
         result, ended = look(progress, True)
         _note_unknown_names(options.choosing, result, ended=ended)
@@ -117,13 +117,13 @@ def upload(
         return result
 
 
-def _note_unknown_names(choosing: Choosing, result: UploadResult, *, ended: bool) -> None:
+def _note_unknown_names(choosing: Choosing, result: UploadResult, *, ended: bool, may_raise: bool = True) -> None:
     """What is sent cannot be taken back: then a name that no trajectory has is no error any more, but a note."""
     nothing = all(run.skipped[NOT_CHOSEN] == run.recorded for run in result.runs)
     try:
         words = unknown_names(choosing.filters, ended=ended)
     except BadFilter as error:
-        if nothing:
+        if nothing and may_raise:
             raise
         words = f"{error} ({error.hint})"
     if words and result.runs:

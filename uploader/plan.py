@@ -167,9 +167,10 @@ class Plan:
 
     def _trace(self, trajectory: Trajectory, ids: list[str]) -> Trace:
         trace = Trace(trajectory.trace_id, ids, b"", left=len(ids))
-        # of a trajectory that is not sent whole, nothing is remembered
-        if self.ledger is not None and len(ids) == len(trajectory.calls):
-            trace.mark = self.ledger.mark(trajectory, self.settling.has_score(trajectory))
+        if self.ledger is not None:
+            # of a trajectory that is not sent whole, it is remembered which calls were
+            only = ids if len(ids) < len(trajectory.calls) else ()
+            trace.mark = self.ledger.mark(trajectory, self.settling.has_score(trajectory), only)
             trace.remembered = self.believe and self.ledger.remembers(trace.mark)
         return trace
 

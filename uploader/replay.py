@@ -64,6 +64,8 @@ class Options:
     trusting: bool = False
     # what the ledger of each place would remember if it could be written, for the next look
     known: dict[Place, set[bytes]] = field(default_factory=dict)
+    # of which calls each place has feedback, for the next look
+    given: dict[Place, set[str]] = field(default_factory=dict)
 
     def between(self) -> Options:
         """For a look at a run that goes on: what is long, the last one does."""
@@ -168,6 +170,7 @@ class _Replay:
         place = Place(self._client.url, target.project_id, run.project_name, run.experiment_name)
         self._state = state_folder(options.state_dir)
         known = options.known.setdefault(place, set())
+        self._given = options.given.setdefault(place, set())
         self._ledger = Ledger(self._state, place, options.words(run.attempts, prepared.links), known)
 
     def run(self) -> None:
@@ -193,9 +196,13 @@ class _Replay:
         """Rewards as feedback, once the calls that they are about are there."""
         if not self._rewards or self._report.stopped:
             return
-        failed = {failure.id for failure in self._report.failures}
+        passed_over = {failure.id for failure in self._report.failures}
+        if self._options.trusting:
+            passed_over |= self._given
+        rewards = [item for item in self._rewards if item[0] not in passed_over]
         try:
-            give_feedback(self._client, [item for item in self._rewards if item[0] not in failed], self._report)
+            give_feedback(self._client, rewards, self._report)
+            self._given.update(call_id for call_id, _ in rewards)
         except Unreachable as error:
             self._report.stopped = f"while giving feedback: {error}"
         except Rejected as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
@@ -13,11 +14,14 @@ __all__ = [
     "iter_wrapped",
     "plain_table",
     "visible",
+    "visible_json",
     "visible_lines",
     "wrapped",
 ]
 
 _TAB = "    "
+# Between the strings of JSON there are newlines beside these.
+_NOT_PLAIN = re.compile(r"[^ -~\n]")
 
 
 def visible(text: object) -> str:
@@ -26,6 +30,11 @@ def visible(text: object) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(_shown(char) for char in text)
+
+
+def visible_json(text: str) -> str:
+    """JSON in which what `visible` escapes is escaped as JSON does it: the same value."""
+    return _NOT_PLAIN.sub(_escaped, text)
 
 
 def visible_lines(text: str) -> list[str]:
@@ -79,6 +88,14 @@ def _shown(char: str) -> str:
     if char.isprintable() and unicodedata.category(char) != "Cf":
         return char
     return char.encode("unicode_escape", "backslashreplace").decode() if char != " " else char
+
+
+def _escaped(found: re.Match[str]) -> str:
+    char = found[0]
+    if _shown(char) == char:
+        return char
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 def human_bytes(size: int) -> str:

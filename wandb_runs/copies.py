@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..reader.places import open_buffered
 from .offline import OfflineRun
 
 __all__ = ["copies_among"]
@@ -37,7 +38,7 @@ def _one_begins(one: OfflineRun, other: OfflineRun) -> bool:
     """Whether the shorter log is the beginning of the longer."""
     left = min(_size(one.log), _size(other.log))
     try:
-        with open(one.log, "rb") as first, open(other.log, "rb") as second:
+        with open_buffered(one.log) as first, open_buffered(other.log) as second:
             while left > 0:
                 chunk = first.read(min(left, _CHUNK))
                 if not chunk or chunk != second.read(len(chunk)):

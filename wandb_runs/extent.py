@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..reader.places import open_buffered
 from .log import IDENT, read_whole
 from .offline import OfflineRun
 
@@ -51,7 +52,7 @@ def extent_of(run: OfflineRun) -> Extent:
     run_end = whole = 0
     ended = False
     try:
-        with open(run.log, "rb") as file:
+        with open_buffered(run.log) as file:
             foreign = not IDENT.startswith(file.read(len(IDENT)))
         size = run.log.stat().st_size
         for record in read_whole(run.log):
@@ -80,7 +81,7 @@ def cut_copy(run: OfflineRun, length: int, *, files: bool) -> Iterator[OfflineRu
         folder = Path(scratch, run.folder.name)
         folder.mkdir()
         copy = replace(run, folder=folder)
-        with open(run.log, "rb") as source, open(copy.log, "wb") as target:
+        with open_buffered(run.log) as source, open(copy.log, "wb") as target:
             left = length
             while left and (data := source.read(min(left, 1 << 20))):
                 target.write(data)

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from ..reader.places import open_buffered
+
 __all__ = ["IDENT", "LogRecord", "read_log", "read_whole"]
 
 # How such a file begins.
@@ -52,7 +54,7 @@ def read_whole(path: Path) -> Iterator[LogRecord]:
 
 def _records(path: Path, limit: int | None, *, to_the_first_damage: bool) -> Iterator[LogRecord]:
     parts: list[bytes] = []
-    with open(path, "rb") as file:
+    with open_buffered(path) as file:
         read = 0
         block = file.read(_BLOCK)
         if not block.startswith(IDENT):

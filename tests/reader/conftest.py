@@ -15,6 +15,9 @@ import zstandard
 from verl_trace.reader import Run, Trajectory, find_runs, iter_trajectories
 from verl_trace.reader.trees import Reading
 
+from .faulty_runs import Run as FaultyRun
+from .faulty_runs import healthy_run
+
 WRITER = "20260301T120000-node3-4711-{:012x}"
 
 
@@ -130,3 +133,9 @@ def shape() -> Callable[[Sequence[Trajectory]], dict[int, list[tuple[int, int | 
         }
 
     return of
+
+
+@pytest.fixture(scope="module")
+def healthy() -> FaultyRun:
+    """The run that the tests of faults damage."""
+    return healthy_run()

@@ -1,4 +1,4 @@
-"""Where `repair` writes and where it refuses to; faults are in test_faults.py."""
+"""Where `repair` writes and where it refuses to; faults are in test_fault_*.py."""
 
 from __future__ import annotations
 

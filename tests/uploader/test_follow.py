@@ -284,6 +284,10 @@ def test_a_filter_that_holds_only_later(
 
     assert (result.sent, dict(result.skipped)) == (1, {NOT_CHOSEN: 1})
     assert stored(project).keys() == {high["id"]}
+    assert result.runs[0].notes == []
+    mistyped = Choosing(filters=Filters(where=Where("rewrad > 0.5")))
+    (note,) = upload(tmp_path / "runs", follow=0.05, choosing=mistyped).runs[0].notes
+    assert note.startswith("--where 'rewrad > 0.5': no trajectory has 'rewrad' (did you mean reward?")
 
 
 def test_progress_that_cannot_be_kept(proxy: Any, writer: Any, project: str, tmp_path: Path) -> None:
@@ -304,3 +308,53 @@ def test_progress_that_cannot_be_kept(proxy: Any, writer: Any, project: str, tmp
     assert not any(first["id"].encode() in question for question in questions)
     assert (result.sent, result.runs[0].checked) == (2, 2)
     assert any("progress cannot be kept" in note for note in result.runs[0].notes)
+
+
+def test_single_calls_and_feedback_are_asked_for_once(proxy: Any, writer: Any, project: str, tmp_path: Path) -> None:
+    """With --calls and --feedback, too, a look asks for what is new; the last one for all of it."""
+    recording = writer(tmp_path / "runs", project)
+
+    def rollout(number: int) -> dict[str, Any]:
+        head: dict[str, Any] = recording.start("A.run", step=0, sample_index=number, rollout_n=0)
+        recording.call("B.generate", parent=head)
+        recording.end(head)
+        told = {name: head[name] for name in ("trace_id", "step", "sample_index", "rollout_n")}
+        recording.write({"kind": "score", "id": head["id"], **told, "scores": {"reward": 1.0}})
+        return head
+
+    first = rollout(0)
+    choosing = Choosing(filters=Filters.of(op="A.run"), calls=True)
+    following = Following(tmp_path / "runs", choosing=choosing, feedback=True)
+    wait_until(lambda: following.told[-1:] == [(1, 1)])
+    paths = ("/calls/stream_query", "/feedback/query")
+    wait_until(lambda: bool(proxy.sent(paths[1])))
+    asked = {path: len(proxy.sent(path)) for path in paths}
+    second = rollout(1)
+    wait_until(lambda: following.told[-1:] == [(2, 2)] and len(proxy.sent(paths[1])) > asked[paths[1]])
+    questions = [question for path in paths for question in proxy.sent(path)[asked[path] :]]
+    feedback_asked = len(proxy.sent(paths[1]))
+    recording.close()
+    result = following.end()
+
+    assert any(second["id"].encode() in question for question in questions)
+    assert not any(first["id"].encode() in question for question in questions)
+    assert [question.count(b"$literal") for question in proxy.sent(paths[1])[:feedback_asked]] == [1, 1]
+    assert [question.count(b"$literal") for question in proxy.sent(paths[1])[feedback_asked:]] == [2]
+    assert (result.sent, dict(result.skipped), result.runs[0].feedback) == (2, {NOT_CHOSEN: 2}, 2)
+
+
+def test_other_calls_of_a_trajectory_are_not_taken_for_sent(
+    wandb_login: Server, writer: Any, project: str, tmp_path: Path, stored: Callable[[str], Any]
+) -> None:
+    """What is remembered of single calls says nothing of the others."""
+    recording = writer(tmp_path / "runs", project)
+    head = recording.start("A.run")
+    recording.call("B.generate", parent=head)
+    recording.end(head)
+    recording.close()
+    for op in ("A.run", "A.run", "B.generate"):
+        upload(tmp_path / "runs", choosing=Choosing(filters=Filters.of(op=op), calls=True))
+    assert len(stored(project)) == 2
+    rest = upload(tmp_path / "runs")
+
+    assert (rest.sent, dict(rest.skipped)) == (0, {ALREADY_STORED: 2})

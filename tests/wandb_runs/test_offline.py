@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from verl_trace.wandb_runs.extent import extent_of
 from verl_trace.wandb_runs.log import read_log, read_whole
@@ -106,3 +109,16 @@ def test_what_is_no_run_is_passed_over(tmp_path: Path) -> None:
 
     assert [run.run_id for run in found] == ["hidden"]
     assert not found[0].is_exact
+
+
+def test_a_log_that_is_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """It is not opened: what the folder's name says is known, and that it cannot be read."""
+    folder = tmp_path / "wandb" / "offline-run-20260301_120000-abc123"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "run-abc123.wandb")
+
+    (run,) = find_offline_runs([tmp_path])
+
+    assert (run.run_id, run.project) == ("abc123", "")
+    with pytest.raises(OSError, match="is no regular file"):
+        extent_of(run)
