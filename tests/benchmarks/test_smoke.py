@@ -55,6 +55,16 @@ def test_it_runs(name: str, tmp_path: Path) -> None:
     assert table[-2].split()[0] == "everything"
 
 
+def test_upload_knows_its_options() -> None:
+    """It is not run above; what it is given there must be understood all the same."""
+    program, *words = PROGRAMS["upload"]
+    given = [word.format_map(dict.fromkeys(("scale", "fraction"), 0.01)) for word in words]
+    command = [sys.executable, str(BENCHMARKS / program), *given, "--no-such-option"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.stderr.rstrip().endswith("unrecognized arguments: --no-such-option")
+
+
 def test_targets_are_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
