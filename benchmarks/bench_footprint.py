@@ -10,37 +10,39 @@ take more memory. Peers do less of the same. At the end every record is looked f
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
-import sys
-import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
-from processes import children, serve
+from processes import Commands, children, program
 from sides import OURS, PEERS, Side
+from table import tell
 from workload import Trajectory, make_agent, trajectories
 
+SIDES = ("undecorated", "verl-trace", *PEERS)
 # Kind, how many at a time, how many in all; how many peers do.
 RUNS = [("L", 32, 96, 1), ("L", 256, 256, 0), ("L", 256, 768, 0), ("mix", 32, 512, 6), ("mix", 256, 1024, 0)]
 
 
 class Taken(NamedTuple):
-    """Of one run: MiB at the peak, CPU seconds of other threads, raw and stored bytes, calls made and found."""
+    """Of one run: MiB at the peak, CPU seconds of other threads, raw and stored bytes, calls made and found.
+
+    `each`: raw bytes of a trajectory.
+    """
 
     peak: float
     beside: float
     raw: int
-    stored: int
+    stored: float
     made: int
     there: int | None
+    each: float = 0.0
 
 
-def commands(side: Side) -> dict[str, Callable[..., Any]]:
+def commands(side: Side) -> Commands:
     """What the child of a side can be asked."""
     kind_of_agent = type(make_agent(side.decorate))
 
@@ -99,7 +101,7 @@ def bench(folder: Path, scale: float, sides: tuple[str, ...]) -> int:
     """Print a line for each run and side; how many runs of ours lack records."""
     titles = ("raw MB", "KB each", "of raw", "peak MiB", "ms CPU/MB", "there")
     print(f"{'kind':<4} {'at once':>7} {'runs':>5} {'':<12}" + "".join(f"{title:>11}" for title in titles))
-    lacking = 0
+    lacking, done = 0, dict[tuple[int, str], Taken]()
     # a look whether it runs needs two of them
     for number, (kind, together, count, peers) in enumerate(RUNS if scale >= 0.1 else RUNS[:2]):
         base = 0.0
@@ -118,6 +120,7 @@ def bench(folder: Path, scale: float, sides: tuple[str, ...]) -> int:
                 there = child.ask("finish")
                 taken = Taken(peak, beside, raw, child.ask("stored"), made, there)
             base = base or taken.peak
+            done[number, side] = taken._replace(peak=taken.peak - base, stored=taken.stored / share, each=raw / share)
             lacking += side in OURS and taken.there != taken.made
             found = "" if taken.there is None else "all" if taken.there == taken.made else f"{taken.there}/{taken.made}"
             stored = (
@@ -130,21 +133,27 @@ def bench(folder: Path, scale: float, sides: tuple[str, ...]) -> int:
             print(
                 f"{kind:<4} {min(together, share):>7} {share:>5} {side:<12}" + "".join(f"{cell:>11}" for cell in cells)
             )
+    for_table(done)
     return lacking
 
 
-def main() -> None:
-    """Measure, or be a side's child."""
-    if "--child" in sys.argv:
-        serve(commands)
+def for_table(done: dict[tuple[int, str], Taken]) -> None:
+    """What the targets are about. Peaks here are above that of the first side; what is stored is a trajectory's."""
+    ours = {number: taken for (number, side), taken in done.items() if side == "verl-trace"}
+    if not ours:
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=1.0, help="0.01 for a look whether it runs")
-    parser.add_argument("--sides", default=",".join(("undecorated", "verl-trace", *PEERS)), help="with commas between")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        sys.exit(bench(Path(folder), options.scale, tuple(options.sides.split(","))))
+    tell("memory, the most of all runs", max(taken.peak for taken in ours.values()), "MiB", at_most=64)
+    for number, taken in ours.items():
+        kind, together, count, _ = RUNS[number]
+        least = 10 if (kind, together) == ("L", 32) else None
+        what = f"{kind}, {count} trajectories, {together} at once"
+        tell(f"{what}: raw JSON, of what is stored", taken.each / taken.stored, "times", at_least=least)
+        tell(f"{what}: CPU of other threads", taken.beside / taken.raw * 1e9, "ms/MB")
+        for side in PEERS:
+            if (number, side) in done:
+                stored = done[number, side].stored / taken.stored
+                tell(f"{kind}: what {side} stores, of ours", stored, "times", at_least=5)
 
 
 if __name__ == "__main__":
-    main()
+    program(__doc__, commands, bench, SIDES)

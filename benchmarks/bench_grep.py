@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from made_run import make_run
+from table import tell
 
 SCRIPT = Path(sys.executable).with_name("verl-trace")
 ROUNDS = 3
@@ -62,6 +63,7 @@ def bench(folder: Path) -> None:
     for name, theirs, ours in CASES:
         peer = measure(["zstdgrep", *theirs, *files])
         mine = measure([str(SCRIPT), "grep", *ours, str(folder)])
+        tell(f"{name}: CPU, of zstdgrep's", mine.cpu / peer.cpu)
         ratios = f"{mine.wall / peer.wall:>6.2f} {mine.cpu / peer.cpu:>6.2f}"
         costs = f"{peer.wall:>8.2f} {peer.cpu:>8.2f} {mine.wall:>8.2f} {mine.cpu:>8.2f}"
         told = f"{mine.lines}" if mine.lines == peer.lines else f"{mine.lines} texts in {peer.lines} lines"

@@ -9,24 +9,23 @@ given as a multiple of the median of calls like it. At the end every record of e
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import statistics
-import sys
-import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from processes import check, children, serve
+from processes import Commands, check, children, program
 from sides import PEERS, SIDES, Side
+from table import tell
 from workload import REQUEST, SAMPLING, make_agent, trajectories
 
 ROUNDS = 20
 # Calls a round: about 30 ms of each of the fast sides.
 CALLS = {"S": 2000, "M": 320, "L": 96}
+# What a call may take, of the floor's time.
+AT_MOST = {"S": 2.0, "M": 1.2, "L": 1.1}
 # Calls made so far, by side.
 counted: dict[str, int] = {}
 # Peers take up to a second a call: fewer calls, in the first rounds only.
@@ -40,7 +39,7 @@ class Cost(NamedTuple):
     worst: float
 
 
-def commands(side: Side) -> dict[str, Callable[..., Any]]:
+def commands(side: Side) -> Commands:
     """What the child of a side can be asked."""
     agent = make_agent(side.decorate)
     made = {kind: list(itertools.islice(trajectories(kind), 2 if kind == "L" else 8)) for kind in CALLS}
@@ -97,36 +96,41 @@ def bench(folder: Path, scale: float, sides: tuple[str, ...]) -> int:
                         for all_times, times in zip(so_far, turns, strict=True):
                             all_times += times
                     counted[name] = counted.get(name, 0) + sum(map(len, turns))
-        print_table(list(running), taken)
+        costs = {both: cost(turns) for both, turns in taken.items()}
+        print_table(list(running), costs)
+        for_table(list(running), costs)
         return int(check(running, counted))
 
 
-def print_table(names: list[str], taken: dict[tuple[str, str], list[list[int]]]) -> None:
+def print_table(names: list[str], costs: dict[tuple[str, str], Cost]) -> None:
     """One line a side."""
     print(f"{'':<19}" + "".join(f" │ {kind:>9} µs  x floor  p99 x" for kind in CALLS))
     base = "floor" if "floor" in names else names[0]
-    floors = {kind: cost(taken[base, kind]).median for kind in CALLS}
+    floors = {kind: costs[base, kind].median for kind in CALLS}
     for name in names:
         cells = []
         for kind in CALLS:
-            median, worst = cost(taken[name, kind])
+            median, worst = costs[name, kind]
             cells.append(f" │ {median:>12,.2f} {median / floors[kind]:>8,.2f} {worst:>6.1f}")
         print(f"{name:<19}" + "".join(cells))
 
 
-def main() -> None:
-    """Measure, or be a side's child."""
-    if "--child" in sys.argv:
-        serve(commands)
+def for_table(names: list[str], costs: dict[tuple[str, str], Cost]) -> None:
+    """What the targets are about, and how near to Python's own limit that is."""
+    if "verl-trace" not in names:
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=1.0, help="0.01 for a look whether it runs")
-    parser.add_argument("--sides", default=",".join(SIDES), help="which, with commas between")
-    parser.add_argument("--folder", type=Path, help="where to write; a temporary folder by default")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        sys.exit(bench(Path(folder), options.scale, tuple(options.sides.split(","))))
+    for kind, most in AT_MOST.items():
+        ours = costs["verl-trace", kind]
+        if "floor" in names:
+            tell(f"{kind}: a call, of the floor's time", ours.median / costs["floor", kind].median, at_most=most)
+        if "least" in names:
+            tell(f"{kind}: a call, of the least that Python can do", ours.median / costs["least", kind].median)
+        tell(f"{kind}: 99th percentile, of the median", ours.worst, at_most=3)
+    for name, least in (("weave", 2000), ("mlflow", 60), ("trackio", None)):
+        if name in names:
+            times = costs[name, "M"].median / costs["verl-trace", "M"].median
+            tell(f"M: a call by {name}, of ours", times, "times", at_least=least)
 
 
 if __name__ == "__main__":
-    main()
+    program(__doc__, commands, bench, SIDES)

@@ -5,35 +5,33 @@
 A step is 256 trajectories of the mix; each LLM and tool call waits some hundred milliseconds, as for an engine. The lag
 is how much later than asked for a timer of 5 ms fires. The other thread hashes, which frees the interpreter's lock, and
 computes in Python, which does not. The floor writes too, and a write gives the lock away, which the other thread then
-has. Sides are measured in turn, peers with 16 trajectories only; at the end every record is looked for.
+has. Sides are measured in turn. With peers, of which some take seconds for a trajectory, all sides do a step of a few
+trajectories as well, and what one costs each is compared. At the end every record is looked for.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import functools
 import hashlib
 import itertools
 import random
 import statistics
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from processes import check, children, serve
+from processes import Commands, check, children, program
 from sides import PEERS, Side
-from workload import make_agent, trajectories
+from table import tell
+from workload import Trajectory, make_agent, trajectories
 
 SIDES = ("undecorated", "floor", "verl-trace", *PEERS)
-ROUNDS = 7
+ROUNDS = 5
 TOGETHER = 256
-# Peers take minutes for as many.
-PEERS_TOGETHER = 16
+# Beside peers.
+FEW = 4
 TICK = 0.005
 WAIT = (0.05, 0.45)
 
@@ -47,10 +45,10 @@ class Step(NamedTuple):
     calls: int
 
 
-def commands(side: Side) -> dict[str, Callable[..., Any]]:
+def commands(side: Side) -> Commands:
     """What the child of a side can be asked."""
     kind = type(make_agent(side.decorate))
-    made = list(itertools.islice(trajectories("mix"), TOGETHER))
+    source, made = trajectories("mix"), list[Trajectory]()
 
     async def lag(lags: list[float]) -> None:
         while True:
@@ -58,7 +56,7 @@ def commands(side: Side) -> dict[str, Callable[..., Any]]:
             await asyncio.sleep(TICK)
             lags.append((time.perf_counter() - asked) * 1000)
 
-    async def one(trajectory: Any, number: int, slow: float) -> None:
+    async def one(trajectory: Trajectory, number: int, slow: float) -> None:
         agent, chance = kind(), random.Random(number)
         agent.wait = functools.partial(_wait, chance, slow)
         with side.trajectory(trajectory.step, trajectory.sample_index, trajectory.rollout_n):
@@ -74,6 +72,7 @@ def commands(side: Side) -> dict[str, Callable[..., Any]]:
         return Step(took, sorted(lags), time.thread_time() - cpu, sum(trajectory.calls for trajectory in chosen))
 
     def busy(together: int, slow: float) -> Step:
+        made.extend(itertools.islice(source, max(0, together - len(made))))
         over = threading.Event()
         thread = threading.Thread(target=_be_busy, args=(over,))
         thread.start()
@@ -98,50 +97,73 @@ def _be_busy(over: threading.Event) -> None:
 
 
 def bench(folder: Path, scale: float, sides: tuple[str, ...]) -> int:
-    """Print the table; how many sides lack records."""
-    steps: dict[str, list[Step]] = {}
-    together = max(2, round(TOGETHER * min(1, scale)))
+    """Print both tables; how many sides lack records."""
+    together, few = max(2, round(TOGETHER * scale)), max(2, round(FEW * scale))
+    rounds = ROUNDS if scale >= 1 else 1
+    counted: dict[str, int] = {}
     with children(__file__, sides, folder) as running:
-        for number in range(ROUNDS if scale >= 1 else 1):
-            for name, child in running.items():
-                if name in PEERS and number > 0:
-                    continue
-                count = min(together, PEERS_TOGETHER) if name in PEERS else together
-                steps.setdefault(name, []).append(Step(*child.ask("step", together=count, slow=min(1, scale))))
-                child.ask("drain")
-        print_table(steps)
-        return int(check(running, {name: sum(step.calls for step in taken) for name, taken in steps.items()}))
+
+        def take(names: list[str], count: int, rounds: int) -> dict[str, list[Step]]:
+            steps: dict[str, list[Step]] = {name: [] for name in names}
+            for _, name in itertools.product(range(rounds), names):
+                step = Step(*running[name].ask("step", together=count, slow=min(1, scale)))
+                running[name].ask("drain")
+                steps[name].append(step)
+                counted[name] = counted.get(name, 0) + step.calls
+            return steps
+
+        print(f"{together} trajectories at once")
+        rows = print_table(take([name for name in running if name not in PEERS], together, rounds))
+        if {"undecorated", "verl-trace"} <= rows.keys():
+            base, ours = rows["undecorated"], rows["verl-trace"]
+            tell("step, of the undecorated one's time", ours.step / base.step, at_most=1.02)
+            tell("lag added, 99th percentile", ours.p99 - base.p99, "ms", at_most=1.0)
+            peers = [name for name in running if name in PEERS]
+            if peers:
+                print(f"{few} trajectories at once")
+                own = (ours.cpu - base.cpu) / together
+                compare(own, print_table(take(["undecorated", "verl-trace", *peers], few, 1)), few)
+        return int(check(running, counted))
 
 
-def print_table(steps: dict[str, list[Step]]) -> None:
-    """One line a side; medians over the rounds."""
+class Row(NamedTuple):
+    """Medians over the rounds of a side: seconds of a step, lag in ms, CPU seconds of the loop's thread."""
+
+    step: float
+    p50: float
+    p99: float
+    worst: float
+    cpu: float
+
+
+def print_table(steps: dict[str, list[Step]]) -> dict[str, Row]:
+    """One line a side; the rows."""
     titles = ("step s", "ratio", "lag p50", "p99", "max ms", "p99 added", "loop CPU s")
     print(f"{'':<13}" + "".join(f"{title:>11}" for title in titles))
-    base: list[float] = []
+    rows = {}
     for name, taken in steps.items():
-        rows = [(s.seconds, _at(s.lags, 0.5), _at(s.lags, 0.99), s.lags[-1], s.cpu) for s in taken]
-        step, p50, p99, worst, cpu = (statistics.median(values) for values in zip(*rows, strict=True))
-        base = base or [step, p99]
-        figures = (step, step / base[0], p50, p99, worst, p99 - base[1], cpu)
+        each = [(s.seconds, _at(s.lags, 0.5), _at(s.lags, 0.99), s.lags[-1], s.cpu) for s in taken]
+        row = rows[name] = Row(*(statistics.median(values) for values in zip(*each, strict=True)))
+        base = next(iter(rows.values()))
+        figures = (row.step, row.step / base.step, row.p50, row.p99, row.worst, row.p99 - base.p99, row.cpu)
         print(f"{name:<13}" + "".join(f"{figure:>11,.3f}" for figure in figures))
+    return rows
+
+
+def compare(own: float, rows: dict[str, Row], count: int) -> None:
+    """What a trajectory costs the loop's thread by each of the peers, as a multiple of `own`, what it costs by us."""
+    print(f"a trajectory costs the loop's thread {own * 1000:.2f} ms by verl-trace")
+    for name in PEERS:
+        if name in rows:
+            cost = (rows[name].cpu - rows["undecorated"].cpu) / count
+            longer = rows[name].step - rows["undecorated"].step
+            print(f"  {cost * 1000:,.0f} ms by {name}, {cost / own:,.0f} times; the step takes {longer:.1f} s longer")
+            tell(f"loop's CPU of a trajectory, {name} / verl-trace", cost / own, "times")
 
 
 def _at(lags: list[float], share: float) -> float:
     return lags[min(len(lags) - 1, int(len(lags) * share))]
 
 
-def main() -> None:
-    """Measure, or be a side's child."""
-    if "--child" in sys.argv:
-        serve(commands)
-        return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=1.0, help="0.01 for a look whether it runs")
-    parser.add_argument("--sides", default=",".join(SIDES), help="which, with commas between")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        sys.exit(bench(Path(folder), options.scale, tuple(options.sides.split(","))))
-
-
 if __name__ == "__main__":
-    main()
+    program(__doc__, commands, bench, SIDES)

@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from made_run import make_run
+from table import tell
 
 SCRIPT = str(Path(sys.executable).with_name("verl-trace"))
 ROUNDS = 3
+IN_A_SECOND = ("ls", "show", "grep -F")
 # Reads a run in a process of its own; prints trajectories, calls, and the peak memory of its processes together.
 _READ = """
 import resource, sys
@@ -100,9 +102,16 @@ def bench(folder: Path) -> bool:
         _print_read(
             medians(floors), medians(reads), f"{lines:,} records, {trajectories:,} trajectories, {calls:,} calls"
         )
+        tell("first read, by the clock, of zstdcat's time", median_ratio(reads, floors), at_most=2)
+        tell("memory of all its processes", peak / 1024, "MiB", at_most=300)
         print(f"  peak memory of all processes {peak / 1024:.0f} MiB, kept for the next time {kept / 1e6:.1f} MB")
         _commands(folder, environment)
         return _verified(folder, lines - 2 * len(files), environment)
+
+
+def median_ratio(reads: Sequence[Cost], floors: Sequence[Cost]) -> float:
+    """How much longer it takes by the clock."""
+    return medians(reads).wall / medians(floors).wall
 
 
 def _print_read(floor: Cost, read: Cost, what: str) -> None:
@@ -131,6 +140,8 @@ def _commands(folder: Path, environment: dict[str, str]) -> None:
         found = [first_byte([SCRIPT, *words], environment) for _ in range(ROUNDS)]
         byte, end = (statistics.median(column) for column in zip(*found, strict=True))
         print(f"  {name:<22} {byte:>6.2f}s {end:>6.2f}s")
+        if name in IN_A_SECOND:
+            tell(f"{name}: time to the first result", byte, "s", at_most=1)
 
 
 def _verified(folder: Path, records: int, environment: dict[str, str]) -> bool:

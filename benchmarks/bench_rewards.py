@@ -22,6 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from table import tell
+
 DRIVER = Path(__file__).resolve().parents[1] / "tests/e2e/verl"
 SCORES = {"reward": 0.5, "reward_extra_info": {"score": 0.5, "acc": True}, "num_turns": 6, "tool_rewards": [0.5, 0.0]}
 
@@ -55,10 +57,15 @@ def parts(seconds: float, folder: str) -> None:
             with use_context(text):
                 pass
 
-        print(f"scores of a trajectory, one record   {per_call(write, seconds):6.1f} µs")
-        print(f"the scoring call, two records        {per_call(lambda: scoring('gsm8k', '42'), seconds):6.1f} µs")
-        print(f"its place for another process        {per_call(lambda: current_context().to_text(), seconds):6.1f} µs")  # type: ignore[union-attr]
-        print(f"the place put in force there         {per_call(enter, seconds):6.1f} µs")
+        for title, call in (
+            ("scores of a trajectory, one record", write),
+            ("the scoring call, two records", lambda: scoring("gsm8k", "42")),
+            ("its place for another process", lambda: current_context().to_text()),  # type: ignore[union-attr]
+            ("the place put in force there", enter),
+        ):
+            cost = per_call(call, seconds)
+            print(f"{title:<36} {cost:6.1f} µs")
+            tell(title, cost, "µs")
 
 
 def per_call(call: Callable[[], Any], seconds: float) -> float:

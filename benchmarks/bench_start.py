@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sides import count_calls
+from table import tell
 
 PROGRAM = """
 import os, sys, time
@@ -101,6 +102,8 @@ def main() -> None:
     for title, name, what in ROWS:
         times = [round[what] * 1000 for round in said[name]]
         print(f"{title:<55} {statistics.median(times):6.1f} ms   best {min(times):6.1f} ms")
+    together = statistics.median(round["all"] * 1000 for round in said["bare"])
+    tell("import, init and first call", together, "ms", at_most=30)
     modules = said["bare"][0]["modules"]
     heavy = sorted({name.partition(".")[0] for name in modules} & set(HEAVY))
     made = 2 * options.rounds

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from made_run import make_run
+from table import tell
 
 from verl_trace.demo.server_env import Server, start_server
 from verl_trace.reader import find_runs, iter_trajectories
@@ -50,6 +51,8 @@ SIDES = ("bare", "verl-trace", "weave")
 SERVERS = ("null", "null-50ms", "weave")
 KINDS = ("S", "M", "L", "mix")
 KEY = "local" * 8
+# Percent of a bare client's speed.
+TARGETS = {"null": 85}
 # Bytes of records at scale 1.
 SIZE = 50_000_000
 # W&B's client takes a tenth of a second for a call of size M: a sample of the run is enough to know.
@@ -256,9 +259,11 @@ def report(kind: str, where: str, taken: dict[str, list[Cost]]) -> None:
                 if other == "bare":
                     share = median((mine.calls / mine.wall) / (its.calls / its.wall) for mine, its in both)
                     line += f"  {100 * share:.0f} % of bare"
+                    tell(f"{kind}, {where}: speed, of a bare client's", 100 * share, "%", at_least=TARGETS.get(where))
                 else:
                     less = median((its.cpu / its.calls) / (mine.cpu / mine.calls) for mine, its in both)
                     line += f"  {less:.0f}x less CPU than weave"
+                    tell(f"{kind}, {where}: CPU of weave's client, of ours", less, "times", at_least=50)
         print(line, flush=True)
 
 

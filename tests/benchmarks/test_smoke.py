@@ -16,9 +16,9 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 LEFT_OUT = {"grep", "upload"}
 
 
-def loaded() -> ModuleType:
-    """The program that runs them all."""
-    spec = importlib.util.spec_from_file_location("run_all", BENCHMARKS / "run_all.py")
+def loaded(name: str) -> ModuleType:
+    """A module of the benchmarks, which find each other beside the program that runs."""
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -26,7 +26,9 @@ def loaded() -> ModuleType:
     return module
 
 
-PROGRAMS: dict[str, list[str]] = loaded().PROGRAMS
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(str(BENCHMARKS))
+    PROGRAMS: dict[str, list[str]] = loaded("run_all").PROGRAMS
 
 
 def test_every_benchmark_is_run() -> None:
@@ -47,3 +49,37 @@ def test_it_runs(name: str, tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "LACKING" not in done.stdout
+    table = done.stdout[done.stdout.rindex("target") :].splitlines()
+    assert table[1].startswith(name)
+    assert table[-3].split()[:3] == ["all", "of", "this"]
+    assert table[-2].split()[0] == "everything"
+
+
+def test_upload_knows_its_options() -> None:
+    """It is not run above; what it is given there must be understood all the same."""
+    program, *words = PROGRAMS["upload"]
+    given = [word.format_map(dict.fromkeys(("scale", "fraction"), 0.01)) for word in words]
+    command = [sys.executable, str(BENCHMARKS / program), *given, "--no-such-option"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.stderr.rstrip().endswith("unrecognized arguments: --no-such-option")
+
+
+def test_targets_are_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Reached, missed, and for information only; parts are named once."""
+    table = loaded("table")
+    monkeypatch.setenv(table.VARIABLE, str(tmp_path / "results"))
+    table.tell("a call", 2.0, "ms", at_most=2, part="loop")
+    table.tell("speed", 84.9, "%", at_least=85, part="loop")
+    table.tell("bytes", 12345.6, part="disk")
+
+    table.print_table(tmp_path / "results")
+
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert rows == [
+        ["loop", "a", "call", "2", "ms", "<=", "2", "yes"],
+        ["speed", "84.9", "%", ">=", "85", "NO"],
+        ["disk", "bytes", "12,346"],
+    ]
