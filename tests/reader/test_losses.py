@@ -42,7 +42,7 @@ def counted(spans: Spans) -> int:
     list(iter_outlines(spans.run(), made))
     list(iter_outlines(spans.run(), kept))
     (report,) = verify.verify(spans.folder)
-    counts = {trees.lost_records, made.lost_records, kept.lost_records, report.lost_records}
+    counts: set[int] = {trees.lost_records, made.lost_records, kept.lost_records, report.lost_records}
     assert len(counts) == 1, counts
     return counts.pop()
 
