@@ -10,12 +10,12 @@ from typing import IO, NamedTuple
 
 import orjson
 
-from ..schemas.files import parse_side_file_name
+from ..schemas.files import SIDE_SUFFIX, parse_side_file_name
 from ..schemas.side import digest_of, is_digest
 from .places import list_folder, open_buffered, status
 from .segments import Damage
 
-__all__ = ["Content", "SideFile", "SideFiles", "side_files"]
+__all__ = ["Content", "SideFile", "SideFiles", "file_size", "side_files"]
 
 _MARK = b'{"kind":"blob","digest":"'
 # The line before a content is short; a header takes a few kilobytes.
@@ -116,23 +116,26 @@ class SideFiles:
 
     def _look(self) -> None:
         """Read what is there, unless nothing was written since the last look."""
-        now = [(path, _size(path)) for path in side_files(self.folder, self.writer)]
+        now = [(path, file_size(path)) for path in side_files(self.folder, self.writer)]
         if now != self._seen:
             self._index = {content.digest: content for path, _ in now for content in _in(path)}
             self._seen = now
 
 
-def side_files(folder: Path, writer: str) -> list[Path]:
-    """A writer's side files, in order."""
+def side_files(folder: Path, writer: str | None = None) -> list[Path]:
+    """The side files of a writer, or of all in the folder, in order."""
     try:
         names = list_folder(folder)
     except OSError:
         return []
-    found = [(parsed, name) for name in names if (parsed := parse_side_file_name(name)) is not None]
-    return [folder / name for parsed, name in sorted(found) if parsed[0] == writer]
+    # parsed are few of them: each of a thousand writers asks for its own
+    found = [(parse_side_file_name(name), name) for name in names if name.endswith(SIDE_SUFFIX)]
+    of_whom = [(parsed, name) for parsed, name in found if parsed is not None and writer in (None, parsed[0])]
+    return [folder / name for _, name in sorted(of_whom)]
 
 
-def _size(path: Path) -> int:
+def file_size(path: Path) -> int:
+    """Bytes of a file, also within a packed run; 0 when it is gone."""
     try:
         return status(path).size
     except OSError:

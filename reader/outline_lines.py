@@ -18,6 +18,7 @@ from .calls import Call
 from .digest import count_of
 from .figures import END, START, TEXT, figures_of
 from .kinds import LOOKED_AT, kind_named
+from .losses import Losses
 from .outline import PLACES, call_outline
 from .payloads import json_text
 from .records import CALL_KINDS, is_exit, read_lines, text_of
@@ -27,7 +28,7 @@ from .writers import Segment, Writer
 __all__ = ["FORM", "Row", "is_whole", "merge_rows", "outline_lines"]
 
 # Raised when what is kept changes: outlines of another form are made anew.
-FORM = 1
+FORM = 2
 _LEVEL = 1
 
 # A call: id, parent, op, kind, status, duration, tokens, response, started_at, ended_at, place, seen.
@@ -52,7 +53,7 @@ _HEAD = re.compile(
 _FORMS = {b"start": (START, b',"inputs":'), b"end": (END, b',"output":'), b"text": (TEXT, b'"output":')}
 _ATTRIBUTES = b'"attributes":'
 # Kinds that say nothing of a trajectory.
-_OF_THE_FILE = frozenset({"header", "close", "stall"})
+_OF_THE_FILE = frozenset({"header", "stall"})
 
 
 def merge_rows(one: Row, other: Row) -> tuple[Row, int]:
@@ -88,7 +89,8 @@ class _Outliner:
         self._places: dict[tuple[bytes | str, bytes | str], int] = {}
         self._place_rows: list[tuple[str, str]] = []
         self._scores: list[bytes] = []
-        self._counts = {"skipped": 0, "lost": 0, "duplicates": 0}
+        self._counts = {"skipped": 0, "duplicates": 0}
+        self._losses = Losses()
         self._unknown: dict[str, int] = {}
         self._last_seen, self._last_time = "", b""
 
@@ -158,9 +160,8 @@ class _Outliner:
             self._scores.append(line)
         elif kind == "skip":
             self._counts["skipped"] += 1
-        elif kind == "lost":
-            count = head.get("records")
-            self._counts["lost"] += count if isinstance(count, int) else 0
+        elif kind in ("lost", "close"):
+            self._losses.take(kind, head)
         elif kind not in _OF_THE_FILE:
             self._count_unknown(kind)
 
@@ -236,6 +237,7 @@ class _Outliner:
             "damages": [[d.offset, d.length, d.kind, d.reason] for d in damages],
             "unknown": self._unknown,
             **self._counts,
+            "lost": [self._losses.told, self._losses.dropped, self._losses.damaged],
             "words": list(words),
             "places": self._place_rows,
             "scores": len(self._scores),

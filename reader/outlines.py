@@ -8,7 +8,7 @@ compressed (a thousandth of its records), and the trajectories of which a segmen
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat, starmap
@@ -20,6 +20,7 @@ from ..schemas.lines import Line
 from .calls import Call
 from .cores import on_all_cores
 from .figures import Figures, OpFigures
+from .losses import Losses
 from .order import arrange
 from .outline import CallOutline, Outline, Place
 from .outline_cache import Opened, is_kept, kept_outline, opened, segment_outline
@@ -105,6 +106,7 @@ class _Outlines:
         self._ahead: Counter[str] = Counter()
         self._open: dict[str, _Open] = {}
         self._last_seen: dict[str, str] = {}
+        self._losses: defaultdict[str, Losses] = defaultdict(Losses)
 
     def of(self, run: Run) -> Iterator[Outline]:
         parts = []
@@ -112,6 +114,7 @@ class _Outlines:
         for part, found in _parts(run):
             self._count(part, *found)
             parts.append(part)
+        self._reading.lost_records += sum(losses.records for losses in self._losses.values())
         self._reading.unjoined_scores += self._scores.settle()
         for part in parts:
             yield from self._part(part)
@@ -128,7 +131,7 @@ class _Outlines:
         for kind, count in head["unknown"].items():
             reading.unknown_kinds[kind] = reading.unknown_kinds.get(kind, 0) + count
         reading.skipped += head["skipped"]
-        reading.lost_records += head["lost"]
+        self._losses[writer.id].add(*head["lost"])
         reading.duplicates += head["duplicates"]
         writer.closed = head["ended"]
         self._last_seen[writer.id] = max(self._last_seen.get(writer.id, writer.started_at), head["last_seen"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..schemas.errors import NotARun
-from ..schemas.files import RAW_SUFFIX, parse_segment_name
+from ..schemas.files import RAW_SUFFIX, parse_segment_name, parse_side_file_name
+from .contents import file_size, side_files
 from .places import NO_FILE, archive_at, folders_in, is_file, is_folder, list_files
 from .pruned import pruned_folders, pruned_notes, pruned_words
 from .segments import Damage
@@ -57,11 +57,11 @@ class Run:
     @property
     def content_bytes(self) -> int:
         """Bytes of side files."""
-        total = 0
-        for path in (path for writer in self.writers for path in writer.side_files):
-            with contextlib.suppress(OSError):
-                total += path.stat().st_size
-        return total
+        # the folder is listed once, not by each writer
+        folders = {writer.segments[0].folder: None for writer in self.writers}
+        of_run = {writer.id for writer in self.writers}
+        found = ((parse_side_file_name(path), path) for folder in folders for path in side_files(folder))
+        return sum(file_size(path) for parsed, path in found if parsed is not None and parsed[0] in of_run)
 
     @property
     def attempts(self) -> list[str]:

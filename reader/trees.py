@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from ..schemas.lines import Line
 from .calls import Call, Trajectory
+from .losses import Losses
 from .order import arrange
 from .records import CALL_KINDS, is_exit, read_records, score_of, text_of, trace_id_of
 from .runs import Run
@@ -65,6 +66,7 @@ class _Builder:
         # traces whose records were all read, with calls that never end; the order is what counts
         self._unended: dict[str, None] = {}
         self._scores = Scores()
+        self._losses = Losses()
         self._last_seen = ""
 
     def run(self, run: Run) -> Iterator[Trajectory]:
@@ -96,7 +98,7 @@ class _Builder:
         self._sizes[segment] = lines.size
 
     def _writer(self, writer: Writer) -> Iterator[Trajectory]:
-        self._last_seen = writer.started_at
+        self._last_seen, self._losses = writer.started_at, Losses()
         record: Line | None = None
         for segment in writer.segments:
             record = None
@@ -105,6 +107,7 @@ class _Builder:
                 if done is not None:
                     yield from self._take(done)
         writer.closed = record is not None and is_exit(record)
+        self._reading.lost_records += self._losses.records
         for state in self._open.values():
             state.leave(writer, self._last_seen)
         for trace_id in self._unended:
@@ -126,10 +129,9 @@ class _Builder:
             return self._score_record(line)
         if kind == "skip":
             self._reading.skipped += 1
-        elif kind == "lost":
-            count = line.head.get("records")
-            self._reading.lost_records += count if isinstance(count, int) else 0
-        elif kind not in ("header", "close", "stall"):
+        elif kind in ("lost", "close"):
+            self._losses.take(kind, line.head)
+        elif kind not in ("header", "stall"):
             self._unknown(kind)
         return None
 

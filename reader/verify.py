@@ -14,6 +14,7 @@ from typing import Any
 
 from ..schemas.files import segment_file_name
 from ..schemas.side import is_digest
+from .losses import Losses
 from .pairing import Pairing
 from .places import archive_at, is_file
 from .records import CALL_KINDS
@@ -32,7 +33,7 @@ class RunReport:
     """What `verify` found in one run.
 
     `missing`: names of segments that are not there. `without_start`: writer -> ids of calls whose start is not there;
-    `explained`: writers whose `lost` records say that something could not be written.
+    `explained`: writers whose `lost` or `close` records say that something could not be written.
     """
 
     run: Run
@@ -127,6 +128,7 @@ class _Verification:
         files = []
         self._referred: dict[str, None] = {}
         self._told = 0
+        self._losses = Losses()
         for segment in writer.segments if self._alone else _with_unlisted(writer):
             file = self._segment(segment, writer.id, alive)
             files.append(file)
@@ -138,6 +140,9 @@ class _Verification:
         if not self._alone and goes_on and not has_segment(segment.folder, writer.id, following):
             self._miss(writer.id, range(following, following + 1))
         self._told += _contents_lost(file.close)
+        if self._losses.records:
+            self.report.explained.add(writer.id)
+            self.report.lost_records += self._losses.records
         self.report.contents.append(check_contents(writer, self._referred, alive=alive, told=self._told))
 
     def _miss(self, writer: str, indexes: range) -> None:
@@ -181,16 +186,15 @@ class _Verification:
         return file
 
     def _read(self, scan: Scan) -> FileReport:
-        report, writer = self.report, scan.report.writer
+        report = self.report
         for found in scan:
             kind = found.record.kind
             if kind in CALL_KINDS:
                 self._take(found, scan.report)
-            elif kind == "lost":
-                report.explained.add(writer)
-                report.lost_records += found.record.head["records"]
+            elif kind in ("lost", "close"):
+                self._losses.take(kind, found.record.head)
                 self._told += _count(found.record.head.get("counts"), MISSING_CONTENTS)
-            elif kind not in ("header", "close", "skip", "score", "stall"):
+            elif kind not in ("header", "skip", "score", "stall"):
                 report.unknown_kinds[kind] += 1
         report.files.append(scan.report)
         return scan.report

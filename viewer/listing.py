@@ -143,7 +143,7 @@ def _notes(fact: dict[str, Any], whole_run: bool) -> list[str]:
         "unscored": ("trajectory", "whose reward is not known (yet)"),
         "unjoined_scores": ("score", "of trajectories that are not in the files"),
         "skipped": ("trajectory", "left out by sampling or VERL_TRACE_STEPS"),
-        "lost": ("record", "that could not be written (`lost` records say why)"),
+        "lost": ("record", "that could not be written (`lost` and `close` records say why)"),
         "duplicates": ("record", "found twice and counted once"),
     }
     notes += [f"{name}: {counted(fact[key], noun)} {words}" for key, (noun, words) in counts.items() if fact[key]]

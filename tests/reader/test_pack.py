@@ -257,6 +257,8 @@ def test_side_files_are_packed_and_read_in_place(tmp_path: Path, monkeypatch: py
     packed = pack(find_runs(tmp_path / "runs"), tmp_path / "X.tar", split=1 << 20)
 
     assert len(packed.parts) > 1
+    sizes = [sum(run.content_bytes for run in find_runs(tmp_path / name)) for name in ("X.tar", "runs")]
+    assert sizes[0] == sizes[1] > 3 * 70_000 * 8
     found = []
     for run in find_runs(tmp_path / "X.tar"):
         for trajectory in iter_trajectories(run):

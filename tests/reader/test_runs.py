@@ -276,3 +276,24 @@ def test_attempts_in_the_order_of_their_starts(spans: Any) -> None:
         spans.raw(spans.header(writer, attempt=attempt, started_at=spans.time(start)), writer=writer)
 
     assert spans.run().attempts == ["c", "b", "a"]
+
+
+def test_bytes_of_side_files(spans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the run's own processes; the folder is listed once for all of them, and not by each of a thousand."""
+    for writer in range(50):
+        path = spans.raw(spans.header(writer), writer=writer)
+        path.with_suffix(".blobs").write_bytes(b"x" * 100)
+    other = spans.raw(spans.header(99, project_name="other/proj"), writer=99)
+    other.with_suffix(".blobs").write_bytes(b"y" * 7)
+    run = next(run for run in find_runs(spans.folder) if run.project_name == "me/proj")
+    listed: list[Any] = []
+    listdir = os.listdir
+
+    def counted(path: Any) -> Any:
+        listed.append(path)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", counted)
+
+    assert run.content_bytes == 5000
+    assert len(listed) == 1
