@@ -1,10 +1,10 @@
 """Records -> call trees, one per trace id, streaming.
 
-Two passes. The first counts the records of every trace, without parsing: about 150 bytes of memory a trace. Scores are
-parsed there already (`scores`, 230 bytes more): the trainer's have to find their trajectories, and groups to become
-whole. In the second pass a trajectory is yielded as soon as its last record was read, so that its calls may lie in any
-order in the files of any writers, and memory holds what is open at a time and not the run. The second pass reads no
-further than the first did: a file that grows meanwhile does no harm.
+Two passes. The first counts the records of every trace, without parsing (`first_pass`): about 150 bytes of memory a
+trace. Scores are parsed there already (`scores`, 230 bytes more): the trainer's have to find their trajectories, and
+groups to become whole. In the second pass a trajectory is yielded as soon as its last record was read, so that its
+calls may lie in any order in the files of any writers, and memory holds what is open at a time and not the run. The
+second pass reads no further than the first did: a file that grows meanwhile does no harm.
 
 Writers are read one after another, each in the order of its segments. What a kill or damage took away is a mark on the
 call, never an exception.
@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 
 from ..schemas.lines import Line
 from .calls import Call, Trajectory
+from .first_pass import first_pass, kept_first_pass
 from .order import arrange
-from .records import CALL_KINDS, is_exit, read_records, score_of, text_of, trace_id_of
+from .records import CALL_KINDS, is_exit, read_records, text_of
 from .runs import Run
 from .scores import Scores, merge
 from .segments import Damage, SegmentLines
@@ -44,20 +45,23 @@ class Reading:
 
 
 def iter_trajectories(
-    run: Run, reading: Reading | None = None, *, payloads: bool = True, source: Source = Segment.lines
+    run: Run, reading: Reading | None = None, *, payloads: bool = True, source: Source | None = None
 ) -> Iterator[Trajectory]:
     """The trajectories of a run, each once; `reading` collects what else there is.
 
-    Without `payloads`, inputs and outputs are empty bytes: for counting, in less memory.
+    Without `payloads`, inputs and outputs are empty bytes: for counting, in less memory. Without a `source`, of
+    segments whose outline the cache keeps the first pass reads that instead.
     """
     return _Builder(reading if reading is not None else Reading(), payloads, source).run(run)
 
 
 class _Builder:
-    def __init__(self, reading: Reading, payloads: bool, source: Source) -> None:
+    def __init__(self, reading: Reading, payloads: bool, source: Source | None) -> None:
         self._reading = reading
         self._payloads = payloads
-        self._lines = source
+        self._lines = source or Segment.lines
+        # what a source leaves out, outlines would count
+        self._kept = kept_first_pass if source is None else lambda _: None
         self._open: dict[str, _Open] = {}
         # records of each trace that are still to be read
         self._ahead: Counter[str] = Counter()
@@ -78,21 +82,12 @@ class _Builder:
             yield from self._take(trace_id)
 
     def _count(self, segment: Segment, writer: Writer) -> None:
-        lines = self._lines(segment, None)
-        try:
-            for _, line in lines:
-                score = score_of(line)
-                if score is None:
-                    trace_id = trace_id_of(line)
-                else:
-                    trace_id = text_of(score.head.get("trace_id"))
-                    self._scores.add(writer.attempt, score)
-                if trace_id:
-                    self._ahead[trace_id] += 1
-        except OSError:
-            # the second pass meets and reports it
-            return
-        self._sizes[segment] = lines.size
+        found = self._kept(segment) or first_pass(self._lines(segment, None))
+        self._ahead.update(found.records)
+        for score in found.scores:
+            self._scores.add(writer.attempt, score)
+        if found.size is not None:
+            self._sizes[segment] = found.size
 
     def _writer(self, writer: Writer) -> Iterator[Trajectory]:
         self._last_seen = writer.started_at
