@@ -113,7 +113,9 @@ class _Builder:
 
     def _record(self, line: Line, writer: Writer) -> str | None:
         """Take one record in; the trace id when it completed a trajectory."""
-        kind = line.kind
+        kind = line.head.get("kind")
+        if not isinstance(kind, str):
+            kind = ""
         if kind in CALL_KINDS:
             return self._call_record(kind, line, writer)
         if kind == "score":
@@ -132,15 +134,17 @@ class _Builder:
 
     def _call_record(self, kind: str, line: Line, writer: Writer) -> str | None:
         head = line.head
-        call_id, trace_id = text_of(head.get("id")), text_of(head.get("trace_id"))
-        if not trace_id:
+        call_id, trace_id = head.get("id"), head.get("trace_id")
+        if not isinstance(trace_id, str) or not trace_id:
             self._unknown(f"{kind} without ids")
             return None
-        self._last_seen = max(self._last_seen, text_of(head.get("ended_at")), text_of(head.get("started_at")))
+        for time in (head.get("ended_at"), head.get("started_at")):
+            if isinstance(time, str) and time > self._last_seen:
+                self._last_seen = time
         state = self._state(trace_id)
-        if not call_id:
+        if not isinstance(call_id, str) or not call_id:
             self._unknown(f"{kind} without ids")
-        elif not state.take(kind, call_id, line if self._payloads else Line(line.head, b""), writer):
+        elif not state.take(kind, call_id, line if self._payloads else Line(head, b""), writer):
             self._reading.duplicates += 1
         return self._counted(trace_id, state)
 
@@ -164,8 +168,9 @@ class _Builder:
 
     def _counted(self, trace_id: str, state: _Open) -> str | None:
         """One more record of a trace was read; its id when it was the last."""
-        self._ahead[trace_id] -= 1
-        if self._ahead[trace_id] > 0:
+        left = self._ahead[trace_id] - 1
+        if left > 0:
+            self._ahead[trace_id] = left
             return None
         del self._ahead[trace_id]
         if not state.waiting:
@@ -208,7 +213,7 @@ class _Open:
             call = self.calls[call_id] = Call(call_id, text_of(line.head.get("trace_id")), writer, line.head)
         if not call.take(kind, line):
             return False
-        if call.unfinished or call.awaits_text:
+        if call.raw_output is None or (call.text is None and call.awaits_text):
             self.waiting.add(call_id)
         else:
             self.waiting.discard(call_id)
