@@ -52,16 +52,15 @@ def iter_trajectories(
     Without `payloads`, inputs and outputs are empty bytes: for counting, in less memory. Without a `source`, of
     segments whose outline the cache keeps the first pass reads that instead.
     """
-    return _Builder(reading if reading is not None else Reading(), payloads, source).run(run)
+    builder = _Builder(reading if reading is not None else Reading(), payloads, source or Segment.lines)
+    return builder.run(run, whole=source is None)
 
 
 class _Builder:
-    def __init__(self, reading: Reading, payloads: bool, source: Source | None) -> None:
+    def __init__(self, reading: Reading, payloads: bool, source: Source) -> None:
         self._reading = reading
         self._payloads = payloads
-        self._lines = source or Segment.lines
-        # what a source leaves out, outlines would count
-        self._kept = kept_first_pass if source is None else lambda _: None
+        self._lines = source
         self._open: dict[str, _Open] = {}
         # records of each trace that are still to be read
         self._ahead: Counter[str] = Counter()
@@ -71,18 +70,21 @@ class _Builder:
         self._scores = Scores()
         self._last_seen = ""
 
-    def run(self, run: Run) -> Iterator[Trajectory]:
+    def run(self, run: Run, *, whole: bool) -> Iterator[Trajectory]:
+        """The trajectories; `whole`: the source leaves out nothing that outlines count."""
         for writer in run.writers:
             for segment in writer.segments:
-                self._count(segment, writer)
+                self._count(segment, writer, whole)
         self._reading.unjoined_scores += self._scores.settle()
         for writer in run.writers:
             yield from self._writer(writer)
         for trace_id in list(self._open):
             yield from self._take(trace_id)
 
-    def _count(self, segment: Segment, writer: Writer) -> None:
-        found = self._kept(segment) or first_pass(self._lines(segment, None))
+    def _count(self, segment: Segment, writer: Writer, whole: bool) -> None:
+        found = kept_first_pass(segment) if whole else None
+        if found is None:
+            found = first_pass(self._lines(segment, None))
         self._ahead.update(found.records)
         for score in found.scores:
             self._scores.add(writer.attempt, score)
@@ -95,7 +97,8 @@ class _Builder:
         for segment in writer.segments:
             record = None
             for record in self._records(writer, segment):
-                done = self._record(record, writer)
+                kind = record.kind
+                done = self._call_record(kind, record, writer) if kind in CALL_KINDS else self._other(kind, record)
                 if done is not None:
                     yield from self._take(done)
         writer.closed = record is not None and is_exit(record)
@@ -111,13 +114,8 @@ class _Builder:
         lines = self._lines(segment, self._sizes.get(segment))
         return read_records(lines, self._reading.damages, being_written=being_written)
 
-    def _record(self, line: Line, writer: Writer) -> str | None:
-        """Take one record in; the trace id when it completed a trajectory."""
-        kind = line.head.get("kind")
-        if not isinstance(kind, str):
-            kind = ""
-        if kind in CALL_KINDS:
-            return self._call_record(kind, line, writer)
+    def _other(self, kind: str, line: Line) -> str | None:
+        """Take a record in that is none of a call; the trace id when it completed a trajectory."""
         if kind == "score":
             return self._score_record(line)
         if kind == "skip":
@@ -133,6 +131,7 @@ class _Builder:
         self._reading.unknown_kinds[kind] = self._reading.unknown_kinds.get(kind, 0) + 1
 
     def _call_record(self, kind: str, line: Line, writer: Writer) -> str | None:
+        """Take a record of a call in; the trace id when it completed a trajectory."""
         head = line.head
         call_id, trace_id = head.get("id"), head.get("trace_id")
         if not isinstance(trace_id, str) or not trace_id:
@@ -213,7 +212,7 @@ class _Open:
             call = self.calls[call_id] = Call(call_id, text_of(line.head.get("trace_id")), writer, line.head)
         if not call.take(kind, line):
             return False
-        if call.raw_output is None or (call.text is None and call.awaits_text):
+        if call.raw_output is None or call.awaits_text:
             self.waiting.add(call_id)
         else:
             self.waiting.discard(call_id)

@@ -202,9 +202,12 @@ class _Encoder:
             left_out = of_inputs + of_output
             origin = {**origin, "fields_left_out": left_out} if left_out else origin
         own = {**call.attributes, **added, "verl_trace": origin}
-        attributes, in_attributes = _safe(orjson.dumps(own), self._redact)
-        inputs, in_inputs = _safe(inputs, self._redact)
-        output, in_output = _safe(output, self._redact)
+        attributes = orjson.dumps(own)
+        if self._redact is not None:
+            attributes, inputs, output = (_redacted(data, self._redact) for data in (attributes, inputs, output))
+        attributes, in_attributes = protect_references(attributes)
+        inputs, in_inputs = protect_references(inputs)
+        output, in_output = protect_references(output)
         ended_at = max(call.last_seen_at, started_at) if unfinished else call.ended_at
         end = {"ended_at": ended_at, "exception": _exception(call), "summary": {"status_counts": counts}}
         return Encoded(
@@ -235,12 +238,12 @@ class _Encoder:
         if origin is None:
             origin = {"attempt": writer.attempt, "host": writer.host, "pid": writer.pid, "version": writer.version}
             self._origins[writer] = origin
-        marks = _marks(call)
-        return {**origin, **marks} if marks else origin
+        usual = not (call.clock_skew or call.orphan or call.raw_output is None or call.inputs is None)
+        return origin if usual and not call.awaits_text else {**origin, **_marks(call)}
 
 
 def _marks(call: Call) -> dict[str, Any]:
-    """What is special about a call; almost always nothing."""
+    """What is special about a call."""
     found: dict[str, Any] = {"clock_skew": call.clock_skew} if call.clock_skew else {}
     if call.orphan:
         found["orphan"] = True
@@ -286,10 +289,6 @@ def _exception(call: Call) -> str | None:
     return None if call.exception is None else json.dumps(call.exception)
 
 
-def _safe(data: bytes, redact: KeyPatterns | None) -> tuple[bytes, int]:
-    return protect_references(data if redact is None else _redacted(data, redact))
-
-
 def _redacted(data: bytes, patterns: KeyPatterns) -> bytes:
     try:
         return orjson.dumps(_without(orjson.loads(data), patterns))
@@ -311,7 +310,8 @@ def protect_references(data: bytes) -> tuple[bytes, int]:
     Almost always the very bytes given: only a suspicion leads to parsing. Keys are left alone: Weave does not
     read them.
     """
-    if not _may_hint(data) or not any(hint in data for hint in _HINTS):
+    may_hint = _may_hint(data) if len(data) > _LONG else _HINTS_OF_HINTS in data
+    if not may_hint or not any(hint in data for hint in _HINTS):
         return data, 0
     try:
         value = orjson.loads(data)
@@ -326,7 +326,7 @@ def _may_hint(data: bytes) -> bool:
     """Whether what all hints have in common is in it. Long lists of numbers are passed over by their ends: a hint
     begins with a quote, and has no bracket in it."""
     searched = at = 0
-    for _ in range(_LISTS if len(data) > _LONG else 0):
+    for _ in range(_LISTS):
         begin = data.find(b"[", at)
         at = data.find(b"]", begin)
         if begin < 0 or at < 0:

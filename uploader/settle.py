@@ -144,7 +144,7 @@ def _quiet(trajectory: Trajectory) -> float:
 
 def _last_sign(trajectory: Trajectory) -> float:
     """The last recorded time, in seconds since the epoch; 0 when there is none."""
-    last = max((call.ended_at or call.last_seen_at or call.started_at for call in trajectory.calls), default="")
+    last = max([call.ended_at or call.last_seen_at or call.started_at for call in trajectory.calls], default="")
     try:
         return datetime.fromisoformat(last.replace("Z", "+00:00")).timestamp()
     except ValueError:
