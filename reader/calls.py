@@ -74,12 +74,14 @@ class Call:
     @property
     def started_at(self) -> str:
         """UTC, as recorded."""
-        return text_of(self.head.get("started_at"))
+        time = self.head.get("started_at")
+        return time if isinstance(time, str) else ""
 
     @property
     def ended_at(self) -> str | None:
         """UTC, as recorded; None while the call has not ended."""
-        return text_of(self.head.get("ended_at")) or None
+        time = self.head.get("ended_at")
+        return time if isinstance(time, str) and time else None
 
     @property
     def duration(self) -> float | None:
@@ -112,7 +114,7 @@ class Call:
     @property
     def awaits_text(self) -> bool:
         """Whether a text record was announced that is not there (yet)."""
-        return self.head.get("text") is True and self.text is None
+        return self.text is None and self.head.get("text") is True
 
     def output(self) -> bytes | None:
         """Raw JSON of the output with decoded text merged in; None when the call has not ended."""

@@ -14,13 +14,18 @@ def arrange(calls: dict[str, Call]) -> list[Call]:
     """The calls in start order, each behind its parent whatever the clocks of their hosts say."""
     _resolve(calls)
     skewed = False
-    for call in calls.values():
-        parent = None if call.parent_id is None else calls.get(call.parent_id)
-        call.orphan = call.parent_id is not None and parent is None
-        if parent is not None and call.started_at and call.started_at < parent.started_at:
-            call.clock_skew = _seconds_between(call.started_at, parent.started_at)
+    begun = {call_id: call.started_at for call_id, call in calls.items()}
+    for call_id, call in calls.items():
+        parent = call.parent_id
+        if parent is None:
+            call.orphan = False
+            continue
+        before = begun.get(parent)
+        call.orphan = before is None
+        if before is not None and (own := begun[call_id]) and own < before:
+            call.clock_skew = _seconds_between(own, before)
             skewed = True
-    in_order = sorted(calls.values(), key=lambda call: (call.started_at, call.id))
+    in_order = sorted(calls.values(), key=lambda call: (begun[call.id], call.id))
     return _behind_parents(in_order, calls) if skewed else in_order
 
 

@@ -56,7 +56,8 @@ def opened(data: bytes) -> Opened | None:
         whole = zstandard.ZstdDecompressor().decompress(data, max_output_size=_MAX_BYTES)
         first, *rest = whole.split(b"\n")
         head = orjson.loads(first)
-        if head["form"] != FORM or len(rest) != head["scores"] + 2 * len(head["traces"]):
+        traces = len(head["traces"])
+        if head["form"] != FORM or len(head["records"]) != traces or len(rest) != head["scores"] + 2 * traces:
             return None
     except (zstandard.ZstdError, ValueError, KeyError, TypeError, MemoryError):
         return None

@@ -6,7 +6,7 @@ A record in the recorder's own form is taken apart by one expression; any other 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -84,6 +84,8 @@ class _Outliner:
         self._writer = Writer(segment.writer, [segment])
         self._ended = False
         self._traces: defaultdict[str, dict[str, Row]] = defaultdict(dict)
+        # of each of them: records of calls, those without an id among them
+        self._records: Counter[str] = Counter()
         # op as written, whether of a root -> the op, its kind, and its kind where it gave token ids
         self._ops: dict[tuple[bytes, bool], tuple[str, str, str]] = {}
         self._places: dict[tuple[bytes | str, bytes | str], int] = {}
@@ -122,7 +124,9 @@ class _Outliner:
         time = ended or started or b""
         if time > self._last_time:
             self._last_time = time
-        calls = self._traces[trace_id.decode()]
+        trace = trace_id.decode()
+        self._records[trace] += 1
+        calls = self._traces[trace]
         name = call_id.decode()
         known = calls.get(name)
         seen = bit
@@ -171,6 +175,7 @@ class _Outliner:
         if not trace_id:
             self._count_unknown(f"{kind} without ids")
             return
+        self._records[trace_id] += 1
         self._last_seen = max(self._last_seen, text_of(head.get("ended_at")), text_of(head.get("started_at")))
         if not call_id:
             self._traces[trace_id]
@@ -242,6 +247,7 @@ class _Outliner:
             "places": self._place_rows,
             "scores": len(self._scores),
             "traces": list(self._traces),
+            "records": [self._records[trace_id] for trace_id in self._traces],
         }
         data = b"\n".join([orjson.dumps(head), *(line.removesuffix(b"\n") for line in self._scores), *rows])
         return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(data)

@@ -84,8 +84,7 @@ def _ends_as_told(line: bytes, kind: str) -> bool:
 
 def read_records(lines: SegmentLines, damages: list[Damage], *, being_written: bool = False) -> Iterator[Line]:
     """The records of one file; see `read_lines`."""
-    for _, record in read_lines(lines, damages, being_written=being_written):
-        yield record
+    return (record for _, record in read_lines(lines, damages, being_written=being_written))
 
 
 def read_lines(
@@ -102,12 +101,19 @@ def read_lines(
     neither parsed nor yielded.
     """
     found: list[Damage] = []
-    first = True
+    first, sealed = True, False
     try:
         for offset, line in lines:
-            if quick is not None and not first and (lines.sealed or _is_json(line)) and quick(line):
-                continue
-            record, bad, reason = _record(line, check_payload=not lines.sealed)
+            if not first:
+                if quick is not None and (sealed or _is_json(line)) and quick(line):
+                    continue
+                # what almost all lines are takes the short way
+                record = parse_record(line)
+                if record is not None and b"\0" not in line and (sealed or _is_payload(record)):
+                    yield line, record
+                    continue
+            sealed = lines.sealed
+            record, bad, reason = _record(line, check_payload=not sealed)
             if bad:
                 found.append(Damage(lines.path, offset, bad, "line", reason))
             if first:
@@ -134,7 +140,7 @@ def _record(line: bytes, *, check_payload: bool) -> tuple[Line | None, int, str]
     if record is None:
         record, bad = _behind_garbage(line)
         return record, bad, _reason(line[:bad])
-    if b"\0" in line or (check_payload and record.payload and not _is_json(record.payload)):
+    if b"\0" in line or (check_payload and not _is_payload(record)):
         return None, len(line), "the payload is not JSON"
     return record, 0, ""
 
@@ -149,7 +155,7 @@ def _behind_garbage(line: bytes) -> tuple[Line | None, int]:
         if begin < 0:
             break
         record = parse_record(line[begin:])
-        if record is not None and (not record.payload or _is_json(record.payload)):
+        if record is not None and _is_payload(record):
             return record, begin
         begin = line.find(_BEGIN, begin + 1)
     return None, len(line)
@@ -173,6 +179,10 @@ def _reason(line: bytes) -> str:
     except orjson.JSONDecodeError as error:
         return f"not JSON: {error}"
     return "not a JSON object"
+
+
+def _is_payload(record: Line) -> bool:
+    return not record.payload or _is_json(record.payload)
 
 
 def _is_json(data: bytes) -> bool:

@@ -111,13 +111,18 @@ class SegmentLines:
             line = b"".join([*rest, chunk[:first]])
             yield offset, line
             offset += len(line)
-            end = chunk.rindex(b"\n") + 1
-            if end > first:
-                for line in io.BytesIO(chunk[first:end]):
-                    yield offset, line
-                    offset += len(line)
-            rest_size = len(chunk) - end
-            rest = [chunk[end:]] if rest_size else []
+            rest, rest_size = [], 0
+            if first == len(chunk):
+                continue
+            # it copies nothing but the lines
+            lines = io.BytesIO(chunk)
+            lines.seek(first)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    rest, rest_size = [line], len(line)
+                    break
+                yield offset, line
+                offset += len(line)
         if rest_size:
             self._cut_off(offset, rest_size, "torn", "the last line has no end")
 

@@ -1,10 +1,10 @@
 """Records -> call trees, one per trace id, streaming.
 
-Two passes. The first counts the records of every trace, without parsing: about 150 bytes of memory a trace. Scores are
-parsed there already (`scores`, 230 bytes more): the trainer's have to find their trajectories, and groups to become
-whole. In the second pass a trajectory is yielded as soon as its last record was read, so that its calls may lie in any
-order in the files of any writers, and memory holds what is open at a time and not the run. The second pass reads no
-further than the first did: a file that grows meanwhile does no harm.
+Two passes. The first counts the records of every trace, without parsing (`first_pass`): about 150 bytes of memory a
+trace. Scores are parsed there already (`scores`, 230 bytes more): the trainer's have to find their trajectories, and
+groups to become whole. In the second pass a trajectory is yielded as soon as its last record was read, so that its
+calls may lie in any order in the files of any writers, and memory holds what is open at a time and not the run. The
+second pass reads no further than the first did: a file that grows meanwhile does no harm.
 
 Writers are read one after another, each in the order of its segments. What a kill or damage took away is a mark on the
 call, never an exception.
@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 
 from ..schemas.lines import Line
 from .calls import Call, Trajectory
+from .first_pass import first_pass, kept_first_pass
 from .losses import Losses
 from .order import arrange
-from .records import CALL_KINDS, is_exit, read_records, score_of, text_of, trace_id_of
+from .records import CALL_KINDS, is_exit, read_records, text_of
 from .runs import Run
 from .scores import Scores, merge
 from .segments import Damage, SegmentLines
@@ -45,13 +46,15 @@ class Reading:
 
 
 def iter_trajectories(
-    run: Run, reading: Reading | None = None, *, payloads: bool = True, source: Source = Segment.lines
+    run: Run, reading: Reading | None = None, *, payloads: bool = True, source: Source | None = None
 ) -> Iterator[Trajectory]:
     """The trajectories of a run, each once; `reading` collects what else there is.
 
-    Without `payloads`, inputs and outputs are empty bytes: for counting, in less memory.
+    Without `payloads`, inputs and outputs are empty bytes: for counting, in less memory. Without a `source`, of
+    segments whose outline the cache keeps the first pass reads that instead.
     """
-    return _Builder(reading if reading is not None else Reading(), payloads, source).run(run)
+    builder = _Builder(reading if reading is not None else Reading(), payloads, source or Segment.lines)
+    return builder.run(run, whole=source is None)
 
 
 class _Builder:
@@ -69,33 +72,27 @@ class _Builder:
         self._losses = Losses()
         self._last_seen = ""
 
-    def run(self, run: Run) -> Iterator[Trajectory]:
+    def run(self, run: Run, *, whole: bool) -> Iterator[Trajectory]:
+        """The trajectories; `whole`: the source leaves out nothing that outlines count."""
         self._reading.damages += run.passed_over
         for writer in run.writers:
             for segment in writer.segments:
-                self._count(segment, writer)
+                self._count(segment, writer, whole)
         self._reading.unjoined_scores += self._scores.settle()
         for writer in run.writers:
             yield from self._writer(writer)
         for trace_id in list(self._open):
             yield from self._take(trace_id)
 
-    def _count(self, segment: Segment, writer: Writer) -> None:
-        lines = self._lines(segment, None)
-        try:
-            for _, line in lines:
-                score = score_of(line)
-                if score is None:
-                    trace_id = trace_id_of(line)
-                else:
-                    trace_id = text_of(score.head.get("trace_id"))
-                    self._scores.add(writer.attempt, score)
-                if trace_id:
-                    self._ahead[trace_id] += 1
-        except OSError:
-            # the second pass meets and reports it
-            return
-        self._sizes[segment] = lines.size
+    def _count(self, segment: Segment, writer: Writer, whole: bool) -> None:
+        found = kept_first_pass(segment) if whole else None
+        if found is None:
+            found = first_pass(self._lines(segment, None))
+        self._ahead.update(found.records)
+        for score in found.scores:
+            self._scores.add(writer.attempt, score)
+        if found.size is not None:
+            self._sizes[segment] = found.size
 
     def _writer(self, writer: Writer) -> Iterator[Trajectory]:
         self._last_seen, self._losses = writer.started_at, Losses()
@@ -103,7 +100,8 @@ class _Builder:
         for segment in writer.segments:
             record = None
             for record in self._records(writer, segment):
-                done = self._record(record, writer)
+                kind = record.kind
+                done = self._call_record(kind, record, writer) if kind in CALL_KINDS else self._other(kind, record)
                 if done is not None:
                     yield from self._take(done)
         writer.closed = record is not None and is_exit(record)
@@ -120,11 +118,8 @@ class _Builder:
         lines = self._lines(segment, self._sizes.get(segment))
         return read_records(lines, self._reading.damages, being_written=being_written)
 
-    def _record(self, line: Line, writer: Writer) -> str | None:
-        """Take one record in; the trace id when it completed a trajectory."""
-        kind = line.kind
-        if kind in CALL_KINDS:
-            return self._call_record(kind, line, writer)
+    def _other(self, kind: str, line: Line) -> str | None:
+        """Take a record in that is none of a call; the trace id when it completed a trajectory."""
         if kind == "score":
             return self._score_record(line)
         if kind == "skip":
@@ -139,16 +134,19 @@ class _Builder:
         self._reading.unknown_kinds[kind] = self._reading.unknown_kinds.get(kind, 0) + 1
 
     def _call_record(self, kind: str, line: Line, writer: Writer) -> str | None:
+        """Take a record of a call in; the trace id when it completed a trajectory."""
         head = line.head
-        call_id, trace_id = text_of(head.get("id")), text_of(head.get("trace_id"))
-        if not trace_id:
+        call_id, trace_id = head.get("id"), head.get("trace_id")
+        if not isinstance(trace_id, str) or not trace_id:
             self._unknown(f"{kind} without ids")
             return None
-        self._last_seen = max(self._last_seen, text_of(head.get("ended_at")), text_of(head.get("started_at")))
+        for time in (head.get("ended_at"), head.get("started_at")):
+            if isinstance(time, str) and time > self._last_seen:
+                self._last_seen = time
         state = self._state(trace_id)
-        if not call_id:
+        if not isinstance(call_id, str) or not call_id:
             self._unknown(f"{kind} without ids")
-        elif not state.take(kind, call_id, line if self._payloads else Line(line.head, b""), writer):
+        elif not state.take(kind, call_id, line if self._payloads else Line(head, b""), writer):
             self._reading.duplicates += 1
         return self._counted(trace_id, state)
 
@@ -172,8 +170,9 @@ class _Builder:
 
     def _counted(self, trace_id: str, state: _Open) -> str | None:
         """One more record of a trace was read; its id when it was the last."""
-        self._ahead[trace_id] -= 1
-        if self._ahead[trace_id] > 0:
+        left = self._ahead[trace_id] - 1
+        if left > 0:
+            self._ahead[trace_id] = left
             return None
         del self._ahead[trace_id]
         if not state.waiting:
@@ -216,7 +215,7 @@ class _Open:
             call = self.calls[call_id] = Call(call_id, text_of(line.head.get("trace_id")), writer, line.head)
         if not call.take(kind, line):
             return False
-        if call.unfinished or call.awaits_text:
+        if call.raw_output is None or call.awaits_text:
             self.waiting.add(call_id)
         else:
             self.waiting.discard(call_id)

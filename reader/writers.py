@@ -48,6 +48,27 @@ class Segment:
         sealed = not self._raw_serves()
         return kind(self._file(sealed=sealed), sealed=sealed, sealed_path=self._file(sealed=True), limit=limit)
 
+    def last_line(self) -> bytes:
+        """The last whole line, b"" when there is none. Of a sealed segment all is decompressed for it.
+
+        Raises:
+            OSError: the file cannot be opened or read.
+        """
+        lines = self.lines()
+        if not lines.sealed:
+            try:
+                with open_file(lines.path) as file:
+                    file.seek(max(0, file.seek(0, os.SEEK_END) - _CLOSE_BYTES))
+                    tail = file.readall()
+                return tail[:-1].rpartition(b"\n")[2] if tail.endswith(b"\n") else b""
+            except FileNotFoundError:
+                # sealed since it was listed
+                pass
+        last = b""
+        for _, line in lines:
+            last = line
+        return last
+
     def _raw_serves(self) -> bool:
         """Whether the raw file is there, and as long as the sealed one says that it was. It needs no decompression."""
         if not (self.raw and self.sealed):
@@ -204,28 +225,10 @@ class Writer:
 
 def _closed_at_exit(segment: Segment) -> bool:
     try:
-        record = parse_record(_last_line(segment))
+        record = parse_record(segment.last_line())
     except OSError:
         return False
     return record is not None and is_exit(record)
-
-
-def _last_line(segment: Segment) -> bytes:
-    """The last whole line, b"" when there is none."""
-    lines = segment.lines()
-    if not lines.sealed:
-        try:
-            with open_file(lines.path) as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _CLOSE_BYTES))
-                tail = file.readall()
-            return tail[:-1].rpartition(b"\n")[2] if tail.endswith(b"\n") else b""
-        except FileNotFoundError:
-            # sealed since it was listed
-            pass
-    last = b""
-    for _, line in lines:
-        last = line
-    return last
 
 
 def _is_alive(header: dict[str, Any]) -> bool | None:

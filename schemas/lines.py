@@ -22,6 +22,10 @@ PARTIAL_PARENT = "00000000-0000-7000-"
 PAYLOAD_KEYS = {"start": "inputs", "end": "output", "text": "output", "skip": "attributes", "score": "scores"}
 
 
+# Kind as written -> what stands before its payload.
+_MARKS = {kind.encode(): f',"{key}":'.encode() for kind, key in PAYLOAD_KEYS.items()}
+
+
 class Line(NamedTuple):
     """One parsed line: `head` without the payload key, `payload` as raw JSON bytes (b"" for kinds without one)."""
 
@@ -44,11 +48,9 @@ def parse_line(line: bytes) -> Line:
     Raises:
         ValueError: the line is not a JSON object.
     """
-    if line.endswith(b"\n"):
-        line = line[:-1]
-    head = _split_fast(line)
-    if head is not None:
-        return head
+    found = _split_fast(line)
+    if found is not None:
+        return found
     value = orjson.loads(line)
     if not isinstance(value, dict):
         raise ValueError("a record must be a JSON object")
@@ -60,23 +62,25 @@ def parse_line(line: bytes) -> Line:
 
 
 def _split_fast(line: bytes) -> Line | None:
+    # nothing large is copied but the payload, once
     if not line.startswith(b'{"kind":"'):
         return None
     quote = line.find(b'"', 9, 25)
-    if quote < 0 or not line.startswith(b',"bytes":', quote + 1):
+    mark = _MARKS.get(line[9:quote])
+    if mark is None or not line.startswith(b',"bytes":', quote + 1):
         return None
     comma = line.find(b",", quote + 10, quote + 30)
     try:
         size = int(line[quote + 10 : comma])
-        key = PAYLOAD_KEYS[line[9:quote].decode()]
-    except (ValueError, KeyError):
+    except ValueError:
         return None
-    marker = f',"{key}":'.encode()
-    start = len(line) - 1 - size
-    if size < 1 or start < comma or line[-1:] != b"}" or line[start - len(marker) : start] != marker:
+    end = len(line) - (2 if line.endswith(b"\n") else 1)
+    start = end - size
+    head_end = start - len(mark)
+    if size < 1 or head_end < comma or line[end : end + 1] != b"}" or not line.startswith(mark, head_end):
         return None
     try:
-        head = orjson.loads(line[: start - len(marker)] + b"}")
+        head = orjson.loads(line[:head_end] + b"}")
     except orjson.JSONDecodeError:
         return None
-    return Line(head, line[start:-1])
+    return Line(head, line[start:end])

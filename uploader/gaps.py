@@ -10,6 +10,7 @@ the way, or may have its score in a part that is missing, waits for a better cop
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import orjson
@@ -24,13 +25,10 @@ __all__ = ["Gaps", "missing_side_file"]
 
 
 class Gaps:
-    """What is missing of one writer; false when nothing is.
-
-    `names`: the missing files, as far as they can be known.
-    """
+    """What is missing of one writer; false when nothing is."""
 
     def __init__(self, writer: Writer) -> None:
-        self.names: list[str] = []
+        self._names: list[str] = []
         # when the first segment after each gap was opened
         self._resumed: list[str] = []
         # from when to when the segments that a packed run has damaged were written
@@ -43,12 +41,28 @@ class Gaps:
             if segment.index > expected:
                 self._gap(writer, segment, expected)
             expected = segment.index + 1
-        self._open_end = not writer.closed and _goes_on(writer.segments[-1])
-        if self._open_end:
-            self.names.append(segment_file_name(writer.id, expected))
+        self._next_name = segment_file_name(writer.id, expected)
+        self._last = writer.segments[-1]
+        if self._last.raw:
+            # its writer may go on, so it is asked now
+            self._open_end = _goes_on(self._last)
 
     def __bool__(self) -> bool:
-        return bool(self._resumed) or self._open_end or self._incomplete
+        return self._certain or self._open_end
+
+    @property
+    def names(self) -> list[str]:
+        """The missing files, as far as they can be known."""
+        return [*self._names, self._next_name] if self._open_end else self._names
+
+    @property
+    def _certain(self) -> bool:
+        return bool(self._resumed) or self._incomplete
+
+    @cached_property
+    def _open_end(self) -> bool:
+        """Whether there must be a segment after the last one. A sealed one is decompressed for it."""
+        return _goes_on(self._last)
 
     def _look_into_the_pack(self, writer: Writer) -> None:
         found = archive_at(writer.segments[0].folder)
@@ -60,7 +74,7 @@ class Gaps:
             if (f"{folder}/{segment.path.name}" if folder else segment.path.name) in archive.damaged:
                 later = writer.segments[at + 1 :]
                 self._damaged.append((_opened(_header(segment), ""), _opened(_header(later[0]), "~") if later else "~"))
-                self.names.append(segment.path.name)
+                self._names.append(segment.path.name)
 
     def _gap(self, writer: Writer, segment: Segment, expected: int) -> None:
         header = _header(segment)
@@ -69,17 +83,17 @@ class Gaps:
             return
         # without a time everything may lie before it
         self._resumed.append(_opened(header, "~"))
-        self.names += [segment_file_name(writer.id, index) for index in range(expected, segment.index)]
+        self._names += [segment_file_name(writer.id, index) for index in range(expected, segment.index)]
 
     def may_hold_more(self, trajectory: Trajectory) -> bool:
         """Whether records of the trajectory may lie in a missing segment."""
         root = trajectory.root
-        if root is None:
-            return True
-        seen_whole = not any(
+        seen_whole = root is not None and not any(
             call.unfinished or call.awaits_text or call.inputs is None or call.orphan for call in trajectory.calls
         )
-        if not seen_whole and (self._open_end or self._incomplete):
+        if not self._certain and (seen_whole or not self._open_end):
+            return False
+        if root is None or (not seen_whole and (self._open_end or self._incomplete)):
             return True
         if self._incomplete and (trajectory.awaits_score or trajectory.group_awaited):
             return True
@@ -129,11 +143,8 @@ def _opened(header: dict[str, object], unknown: str) -> str:
 
 def _goes_on(segment: Segment) -> bool:
     """Whether the segment ends with the word that its writer goes on in the next one."""
-    last = b""
     try:
-        for _, line in segment.lines():
-            last = line
-        record = orjson.loads(last)
+        record = orjson.loads(segment.last_line())
     except (OSError, orjson.JSONDecodeError):
         return False
     return isinstance(record, dict) and record.get("kind") == "close" and record.get("reason") == "rotated"

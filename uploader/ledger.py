@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -108,11 +109,12 @@ class Ledger:
     def mark(self, trajectory: Trajectory, scored: bool = True, only: Sequence[str] = ()) -> bytes:
         """The trajectory's hash here: another one as soon as more, or other, is known of it. `only`: ids of its
         calls that are meant, all without; the mark says nothing of the others."""
-        hasher = hashlib.blake2b(self._salt + f"{trajectory.trace_id}\0{scored}".encode(), digest_size=_DIGEST)
-        for call in sorted(trajectory.calls, key=lambda call: call.id):
+        parts = [f"{trajectory.trace_id}\0{scored}"]
+        for call in sorted(trajectory.calls, key=attrgetter("id")):
             seen = f"~{call.last_seen_at}" if call.unfinished else call.ended_at
             lacks = f"{call.inputs is None}{call.awaits_text}{call.orphan}"
-            hasher.update(f"\0{call.id}\0{call.started_at}\0{seen}\0{lacks}".encode())
+            parts.append(f"{call.id}\0{call.started_at}\0{seen}\0{lacks}")
+        hasher = hashlib.blake2b(self._salt + "\0".join(parts).encode(), digest_size=_DIGEST)
         if trajectory.scores:
             # told later, or told anew: the server has the root without it
             hasher.update(orjson.dumps(flat_scores(trajectory, {})))

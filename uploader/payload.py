@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -39,8 +39,12 @@ TEXT_MARK = "text:"
 _REFERENCES = ("weave:///", "weave-trace-internal:///")
 # One of these is in the JSON of every such string: a cheap test before any parsing. The second form has an escaped "/".
 _HINTS = (b'"weave:/', b'"weave:\\/', b'"weave-trace-internal:', b'"CustomWeaveType"')
-# What all of them have in common: token ids, most of all that is sent, are looked through once.
+# What all of them have in common: what is sent is looked through once.
 _HINTS_OF_HINTS = b"eave"
+# Of the first so many lists those longer than so many bytes, and without a text, are not looked through: token ids and
+# logprobs, most of all that is sent.
+_LISTS = 8
+_LONG = 1000
 # An object that Weave's client would build from files, code among them, when somebody reads the call.
 _CUSTOM = "CustomWeaveType"
 
@@ -88,18 +92,18 @@ class Encoded:
     blobs: tuple[str, ...] = ()
     contents: SideFiles | None = None
     missing: int = 0
+    # bytes that the call adds to a request
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        parts = (self.head, self.attributes, self.inputs, self.tail, self.output)
+        self.size = sum(map(len, parts)) + 40
 
     @property
     def stored_size(self) -> int:
         """Bytes that the server will count for it, unless fields of it become files."""
         summary = orjson.dumps(orjson.loads(b"{" + self.tail + b"}").get("summary"))
         return sum(stored_size(part) for part in (self.attributes, self.inputs, self.output, summary))
-
-    @property
-    def size(self) -> int:
-        """Bytes that the call adds to a request."""
-        parts = (self.head, self.attributes, self.inputs, self.tail, self.output)
-        return sum(map(len, parts)) + 40
 
     def complete(self) -> Pieces:
         """The call as an item of `/v2/…/calls/complete`."""
@@ -185,20 +189,26 @@ class _Encoder:
             "op_name": op_ref,
             "started_at": started_at,
         }
-        wandb_run = self._links.get(call.writer.attempt) if self._links else None
+        origin = self._origin(call)
+        attempt = origin["attempt"]
+        wandb_run = self._links.get(attempt) if self._links else None
         if wandb_run is not None:
             head |= {"wb_run_id": wandb_run, **_wandb_step(call)}
-        inputs, output, origin = _as_object(call.inputs), call.output() or b"null", self._origin(call)
+        inputs, output = _as_object(call.inputs), call.output() or b"null"
+        unfinished = call.unfinished
         left_out = 0
         if self._lessen is not None:
             (inputs, of_inputs), (output, of_output) = self._lessen(inputs), self._lessen(output)
             left_out = of_inputs + of_output
             origin = {**origin, "fields_left_out": left_out} if left_out else origin
         own = {**call.attributes, **added, "verl_trace": origin}
-        attributes, in_attributes = _safe(orjson.dumps(own), self._redact)
-        inputs, in_inputs = _safe(inputs, self._redact)
-        output, in_output = _safe(output, self._redact)
-        ended_at = max(call.last_seen_at, started_at) if call.unfinished else call.ended_at
+        attributes = orjson.dumps(own)
+        if self._redact is not None:
+            attributes, inputs, output = (_redacted(data, self._redact) for data in (attributes, inputs, output))
+        attributes, in_attributes = protect_references(attributes)
+        inputs, in_inputs = protect_references(inputs)
+        output, in_output = protect_references(output)
+        ended_at = max(call.last_seen_at, started_at) if unfinished else call.ended_at
         end = {"ended_at": ended_at, "exception": _exception(call), "summary": {"status_counts": counts}}
         return Encoded(
             id=call.id,
@@ -211,12 +221,12 @@ class _Encoder:
             tail=_members(end),
             output=output,
             escaped=in_attributes + in_inputs + in_output,
-            interrupted=call.unfinished,
+            interrupted=unfinished,
             orphan=call.orphan,
             ended_at=ended_at or "",
             left_out=left_out,
             wandb_run=wandb_run,
-            attempt=call.writer.attempt,
+            attempt=attempt,
             blobs=tuple(call.blobs),
             contents=call.writer.contents if call.blobs else None,
         )
@@ -228,12 +238,12 @@ class _Encoder:
         if origin is None:
             origin = {"attempt": writer.attempt, "host": writer.host, "pid": writer.pid, "version": writer.version}
             self._origins[writer] = origin
-        marks = _marks(call)
-        return {**origin, **marks} if marks else origin
+        usual = not (call.clock_skew or call.orphan or call.raw_output is None or call.inputs is None)
+        return origin if usual and not call.awaits_text else {**origin, **_marks(call)}
 
 
 def _marks(call: Call) -> dict[str, Any]:
-    """What is special about a call; almost always nothing."""
+    """What is special about a call."""
     found: dict[str, Any] = {"clock_skew": call.clock_skew} if call.clock_skew else {}
     if call.orphan:
         found["orphan"] = True
@@ -279,10 +289,6 @@ def _exception(call: Call) -> str | None:
     return None if call.exception is None else json.dumps(call.exception)
 
 
-def _safe(data: bytes, redact: KeyPatterns | None) -> tuple[bytes, int]:
-    return protect_references(data if redact is None else _redacted(data, redact))
-
-
 def _redacted(data: bytes, patterns: KeyPatterns) -> bytes:
     try:
         return orjson.dumps(_without(orjson.loads(data), patterns))
@@ -304,7 +310,8 @@ def protect_references(data: bytes) -> tuple[bytes, int]:
     Almost always the very bytes given: only a suspicion leads to parsing. Keys are left alone: Weave does not
     read them.
     """
-    if _HINTS_OF_HINTS not in data or not any(hint in data for hint in _HINTS):
+    may_hint = _may_hint(data) if len(data) > _LONG else _HINTS_OF_HINTS in data
+    if not may_hint or not any(hint in data for hint in _HINTS):
         return data, 0
     try:
         value = orjson.loads(data)
@@ -313,6 +320,22 @@ def protect_references(data: bytes) -> tuple[bytes, int]:
         return data, 0
     marked, count = _mark(value)
     return (orjson.dumps(marked), count) if count else (data, 0)
+
+
+def _may_hint(data: bytes) -> bool:
+    """Whether what all hints have in common is in it. Long lists of numbers are passed over by their ends: a hint
+    begins with a quote, and has no bracket in it."""
+    searched = at = 0
+    for _ in range(_LISTS):
+        begin = data.find(b"[", at)
+        at = data.find(b"]", begin)
+        if begin < 0 or at < 0:
+            break
+        if at - begin > _LONG and data.find(b'"', begin, at) < 0:
+            if data.find(_HINTS_OF_HINTS, searched, begin) >= 0:
+                return True
+            searched = at
+    return data.find(_HINTS_OF_HINTS, searched) >= 0
 
 
 def _is_time(value: dict[str, Any]) -> bool:

@@ -40,7 +40,7 @@ def has_score(trajectory: Trajectory) -> bool:
     """
     if trajectory.scored:
         return not trajectory.group_awaited
-    return not trajectory.score_expected and time.time() - _last_sign(trajectory) >= SCORE_LAG
+    return not trajectory.score_expected and _quiet(trajectory) >= SCORE_LAG
 
 
 class Settling:
@@ -68,8 +68,7 @@ class Settling:
         self._attempts = {writer.attempt for writer in writing if not writer.closed}
         self._partial = partial
         self._missing_side: dict[str, str] = {}
-        found = {} if partial else {writer.id: Gaps(writer) for writer in run.writers}
-        self._gaps = {key: gaps for key, gaps in found.items() if gaps}
+        self._gaps = {} if partial else {writer.id: Gaps(writer) for writer in run.writers}
 
     @property
     def ended(self) -> bool:
@@ -97,21 +96,21 @@ class Settling:
     def waits(self, trajectory: Trajectory) -> str | None:
         """Why the trajectory is not sent yet, one of the reasons in `result`; None when it is settled."""
         calls = trajectory.calls
-        going_on = [call for call in calls if call.writer.id in self._writing]
+        writers = {call.writer for call in calls}
+        going_on = [call for call in calls if call.writer.id in self._writing] if self._writing else ()
         if any(call.unfinished or call.awaits_text for call in going_on):
             return STILL_OPEN
-        quiet = time.time() - _last_sign(trajectory)
         # a large picture may wait in memory after the line that refers to it; or be lost, which nobody can know
-        if quiet < self._settle and any(map(_lacks_contents, going_on)):
+        if any(map(_lacks_contents, going_on)) and _quiet(trajectory) < self._settle:
             return STILL_OPEN
-        for writer_id in {call.writer.id for call in calls} & self._gaps.keys():
-            if self._gaps[writer_id].may_hold_more(trajectory):
-                return WAITS_FOR_SEGMENT
+        gaps = [self._gaps[writer.id] for writer in writers if writer.id in self._gaps]
+        if any(of_writer.may_hold_more(trajectory) for of_writer in gaps):
+            return WAITS_FOR_SEGMENT
         if not self._partial and any(_lacks_contents(call) and self._side_gap(call.writer) for call in calls):
             return WAITS_FOR_SEGMENT
-        if not self._attempts & {call.writer.attempt for call in calls}:
+        if not self._attempts or self._attempts.isdisjoint(writer.attempt for writer in writers):
             return None
-        root = trajectory.root
+        root, quiet = trajectory.root, _quiet(trajectory)
         # a root that its process has left unfinished gets neither an end nor a score
         if root is not None and (root.unfinished or self.has_score(trajectory)):
             return None
@@ -127,19 +126,25 @@ class Settling:
 
 
 def _lacks_contents(call: Call) -> bool:
-    return not all(map(call.writer.contents.has, call.blobs))
+    return bool(call.blobs) and not all(map(call.writer.contents.has, call.blobs))
 
 
 def may_write(writer: Writer, now: float, settle: float) -> bool:
     """Whether more may come from this writer; `now` in seconds since the epoch."""
     if writer.runs_here is not None:
         return writer.runs_here
-    return not writer.closed and now - writer.modified < settle
+    # of one that is quiet nobody need know how it ended, which takes decompressing its last segment
+    return now - writer.modified < settle and not writer.closed
+
+
+def _quiet(trajectory: Trajectory) -> float:
+    """Seconds since its last sign of life."""
+    return time.time() - _last_sign(trajectory)
 
 
 def _last_sign(trajectory: Trajectory) -> float:
     """The last recorded time, in seconds since the epoch; 0 when there is none."""
-    last = max((call.ended_at or call.last_seen_at or call.started_at for call in trajectory.calls), default="")
+    last = max([call.ended_at or call.last_seen_at or call.started_at for call in trajectory.calls], default="")
     try:
         return datetime.fromisoformat(last.replace("Z", "+00:00")).timestamp()
     except ValueError:
