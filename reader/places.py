@@ -24,6 +24,7 @@ __all__ = [
     "is_folder",
     "list_files",
     "list_folder",
+    "may_be_read",
     "open_buffered",
     "open_file",
     "status",
@@ -137,13 +138,14 @@ def list_files(path: Path) -> tuple[list[str], list[str]]:
     try:
         with os.scandir(path) as entries:
             for entry in entries:
-                names[not _may_be_read(entry)].append(entry.name)
+                names[not may_be_read(entry)].append(entry.name)
     except NotADirectoryError:
         return list_folder(path), []
     return names
 
 
-def _may_be_read(entry: os.DirEntry[str]) -> bool:
+def may_be_read(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a file, or a link to one, as far as anybody knows."""
     try:
         # what has gone since it was listed is there in another form
         return entry.is_file() or not os.path.lexists(entry.path)

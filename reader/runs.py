@@ -12,7 +12,7 @@ from typing import Any
 from ..schemas.errors import NotARun
 from ..schemas.files import RAW_SUFFIX, parse_segment_name, parse_side_file_name
 from .contents import file_size, side_files
-from .places import NO_FILE, archive_at, folders_in, is_file, is_folder, list_files
+from .places import NO_FILE, archive_at, folders_in, is_file, is_folder, list_files, may_be_read
 from .pruned import pruned_folders, pruned_notes, pruned_words
 from .segments import Damage
 from .writers import Segment, State, Writer
@@ -107,11 +107,14 @@ def find_runs(path: str | Path) -> list[Run]:
     raise NotARun(
         f"{path}: no span files (*{RAW_SUFFIX}, *{RAW_SUFFIX}.zst) in it or in the folders right below it",
         hint="look for the line `verl-trace: recording to …` in the training's log; it names the folder",
+        details=[f"{name} {NO_FILE}" for folder in _folders(path) for name in sorted(_no_files_of(folder))],
     )
 
 
 def closed_folders(path: str | Path) -> list[str]:
-    """Folders right below `path` that may not be read: `find_runs` passes over them, and nobody knows what is there."""
+    """What `find_runs` passes over right below `path`, and nobody knows what is in it: folders that may not be read,
+    and, where a folder has no others, segments that are no files, with the reason.
+    """
     packed = archive_at(Path(path))
     if packed is not None:
         return [f"{packed[0].path}: {problem}" for problem in packed[0].problems]
@@ -120,7 +123,21 @@ def closed_folders(path: str | Path) -> list[str]:
     except OSError:
         # a file, or gone by now
         return []
-    return sorted(folder for folder in folders if not os.access(folder, os.R_OK | os.X_OK))
+    closed = [folder for folder in folders if not os.access(folder, os.R_OK | os.X_OK)]
+    odd = [name for folder in folders if folder not in closed for name in _no_files_of(Path(folder))]
+    return sorted(closed) + [f"{name} {NO_FILE}" for name in sorted(odd)]
+
+
+def _no_files_of(folder: Path) -> list[str]:
+    """All segments of a folder, where none of them is a file; [] elsewhere, where the run tells of them."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if parse_segment_name(entry.name) is not None:
+                if may_be_read(entry):
+                    return []
+                found.append(entry.path)
+    return found
 
 
 def _folders(path: Path) -> Iterator[Path]:

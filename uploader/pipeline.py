@@ -168,10 +168,13 @@ class _Upload:
         began = time.monotonic()
         result = self._result
         runs = find_runs(self._path)
-        result.unreadable += closed_folders(self._path) + self._damaged_on_the_way()
-        result.unopened += [
-            Unopened(str(folder), "no span files in it") for folder in folders_without_runs(self._path, runs)
-        ]
+        closed = closed_folders(self._path)
+        for folder in folders_without_runs(self._path, runs):
+            inside = [name for name in closed if name.startswith(f"{folder}/")]
+            closed = [name for name in closed if name not in inside]
+            reasons = [name.removeprefix(f"{folder}/") for name in inside]
+            result.unopened.append(Unopened(str(folder), "; ".join(reasons) or "no span files in it"))
+        result.unreadable += closed + self._damaged_on_the_way()
         if self._fail_fast:
             self._stop_at(result.unreadable, result.unopened)
         # before reading: a process that ends meanwhile must not look as if it had left its calls unfinished

@@ -86,6 +86,24 @@ def test_named_and_not_read(
         assert trace in cli("ls", "-t", copy, "--json").out
 
 
+@pytest.mark.parametrize(
+    "command", ["ls {runs}", "status {runs}", "verify {runs}", "pack {runs} -o {out}.tar", "ls {only}"]
+)
+def test_a_folder_of_nothing_else(
+    cli: Cli, odd: tuple[Path, str, list[str]], command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is no run, and not passed over in silence, beside others or by itself."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run, _, names = odd
+    only = run.parent / "only"
+    only.mkdir()
+    os.mkfifo(only / names[0])
+
+    done = cli(*command.format(runs=run.parent, only=only, out=tmp_path / "out").split())
+
+    assert f"{only / names[0]} is no regular file, and is not read" in done.out + done.err
+
+
 def test_a_pipe_is_no_process_at_work(cli: Cli, odd: tuple[Path, str, list[str]]) -> None:
     """The run has ended, in one attempt; a link to a file is that file."""
     run, _, names = odd
