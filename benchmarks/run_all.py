@@ -46,7 +46,8 @@ def main() -> None:
         "some": f"{max(0.01, 0.3 * scale):g}", "fraction": f"{max(0.01, 0.4 * scale):g}",
         "rounds": str(max(2, round(15 * scale))),
     }  # fmt: skip
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
+    load = os.getloadavg()[0]
+    print(f"{os.cpu_count()} cores, load {load:.1f}, Python {sys.version.split()[0]}")
     failed = []
     with tempfile.TemporaryDirectory() as folder:
         results = os.environ[VARIABLE] = f"{folder}/results"
@@ -63,6 +64,10 @@ def main() -> None:
             tell("all of this", took, "s", part=name)
         tell("everything", time.perf_counter() - begun, "s", at_most=MOST_SECONDS, part="")
         print_table(Path(results))
+    print(
+        f"load {load:.1f} at the beginning, {os.getloadavg()[0]:.1f} at the end, on {os.cpu_count()} cores: where others"
+    )
+    print("run as well, times are too long and 99th percentiles those of the neighbours; look at the ratios")
     if scale < 1:
         print("smaller than meant: the figures say nothing")
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
