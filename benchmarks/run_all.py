@@ -64,10 +64,8 @@ def main() -> None:
             tell("all of this", took, "s", part=name)
         tell("everything", time.perf_counter() - begun, "s", at_most=MOST_SECONDS, part="")
         print_table(Path(results))
-    print(
-        f"load {load:.1f} at the beginning, {os.getloadavg()[0]:.1f} at the end, on {os.cpu_count()} cores: where others"
-    )
-    print("run as well, times are too long and 99th percentiles those of the neighbours; look at the ratios")
+    print(f"load {load:.1f} at the beginning, {os.getloadavg()[0]:.1f} at the end, on {os.cpu_count()} cores: beside")
+    print("others, times are too long and 99th percentiles those of the neighbours; look at the ratios")
     if scale < 1:
         print("smaller than meant: the figures say nothing")
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
