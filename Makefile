@@ -16,7 +16,7 @@ demo:  ## record, upload to a local Weave server, read back
 ci:  ## all of it, as CI does
 	.ci/run
 
-bench:  ## the hot path, the loop, memory, disk and start, against peers where they are installed; meant to take a quarter of an hour
+bench:  ## hot path, event loop, memory, disk, start, replaying, reading, against peers where they are installed: one table, a quarter of an hour
 	.venv/bin/python benchmarks/run_all.py
 
 soak:  ## kills, storms and ten million calls, half an hour; SOAK_KILLS=2000, SOAK_STORMS=100 for more

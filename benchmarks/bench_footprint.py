@@ -4,7 +4,7 @@
 
 Trajectories run 32 or 256 at a time, as fast as they can, so that their records mix. *Peak* is the process's highest
 resident memory above that of the same run undecorated; *beside* the CPU time of all threads but the caller's, for each
-MB of raw JSON, which is what the floor writes: inputs and outputs, nothing else. A run three times as long must not
+MB of raw JSON, which is what the floor writes: inputs and outputs, nothing else. A run twice as long must not
 take more memory. Peers do less of the same. At the end every record is looked for.
 """
 
@@ -24,7 +24,7 @@ from workload import Trajectory, make_agent, trajectories
 
 SIDES = ("undecorated", "verl-trace", *PEERS)
 # Kind, how many at a time, how many in all; how many peers do.
-RUNS = [("L", 32, 96, 1), ("L", 256, 256, 0), ("L", 256, 768, 0), ("mix", 32, 512, 6), ("mix", 256, 1024, 0)]
+RUNS = [("L", 32, 96, 1), ("L", 256, 256, 0), ("L", 256, 512, 0), ("mix", 32, 384, 4), ("mix", 256, 512, 0)]
 
 
 class Taken(NamedTuple):

@@ -126,6 +126,8 @@ def for_table(names: list[str], costs: dict[tuple[str, str], Cost]) -> None:
         if "least" in names:
             tell(f"{kind}: a call, of the least that Python can do", ours.median / costs["least", kind].median)
         tell(f"{kind}: 99th percentile, of the median", ours.worst, at_most=3)
+        if "floor" in names:
+            tell(f"{kind}: the same of the floor", costs["floor", kind].worst)
     for name, least in (("weave", 2000), ("mlflow", 60), ("trackio", None)):
         if name in names:
             times = costs[name, "M"].median / costs["verl-trace", "M"].median

@@ -28,7 +28,7 @@ from table import tell
 from workload import Trajectory, make_agent, trajectories
 
 SIDES = ("undecorated", "floor", "verl-trace", *PEERS)
-ROUNDS = 5
+ROUNDS = 4
 TOGETHER = 256
 # Beside peers.
 FEW = 4

@@ -56,7 +56,7 @@ TARGETS = {"null": 85}
 # Bytes of records at scale 1.
 SIZE = 50_000_000
 # W&B's client takes a tenth of a second for a call of size M: a sample of the run is enough to know.
-WEAVE_CALLS = 60
+WEAVE_CALLS = 30
 PATH = "/v2/bench/{project}/calls/complete"
 
 

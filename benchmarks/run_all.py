@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -46,7 +47,8 @@ def main() -> None:
         "some": f"{max(0.01, 0.3 * scale):g}", "fraction": f"{max(0.01, 0.4 * scale):g}",
         "rounds": str(max(2, round(15 * scale))),
     }  # fmt: skip
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
+    load = os.getloadavg()[0]
+    print(f"{os.cpu_count()} cores, load {load:.1f}, Python {sys.version.split()[0]}")
     failed = []
     with tempfile.TemporaryDirectory() as folder:
         results = os.environ[VARIABLE] = f"{folder}/results"
@@ -54,18 +56,26 @@ def main() -> None:
         for name in options.names or PROGRAMS:
             program, *rest = PROGRAMS[name]
             print(f"\n== {name}", flush=True)
-            part_begun = time.perf_counter()
+            part_begun, cpu = time.perf_counter(), _cpu()
             command = [sys.executable, str(Path(__file__).with_name(program)), *(word.format(**words) for word in rest)]
             if subprocess.run(command, check=False).returncode:
                 failed.append(name)
             took = time.perf_counter() - part_begun
-            print(f"   ({took:.0f} s)", flush=True)
+            print(f"   ({took:.0f} s, {_cpu() - cpu:.0f} of all processors together)", flush=True)
             tell("all of this", took, "s", part=name)
         tell("everything", time.perf_counter() - begun, "s", at_most=MOST_SECONDS, part="")
         print_table(Path(results))
+    print(f"load {load:.1f} at the beginning, {os.getloadavg()[0]:.1f} at the end, on {os.cpu_count()} cores: beside")
+    print("others, times are too long and 99th percentiles those of the neighbours; look at the ratios")
     if scale < 1:
         print("smaller than meant: the figures say nothing")
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
+
+
+def _cpu() -> float:
+    """Seconds of processors that all programs took which have ended: on a busy machine the better measure."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

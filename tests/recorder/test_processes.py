@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 import zstandard
+
+from verl_trace.recorder.identity import attempt_of
 
 PRELUDE = """
 import os, sys, time, threading, multiprocessing
@@ -250,6 +253,18 @@ def test_attempts_are_told_apart_without_communication(tmp_path: Path) -> None:
     attempts = Counter(r["attempt"] for r in records(tmp_path) if r["kind"] == "header")
     assert sorted(attempts.values()) == [3] * 5
     assert announced == [1] * 5
+
+
+def test_an_attempt_is_named_by_its_token_outside_of_slurm_only() -> None:
+    """A job that is requeued with the same variables is another attempt."""
+    token = {"VERL_TRACE_ATTEMPT": "0123456789ab"}
+    jobs = [attempt_of({"job_id": "1", "restart_count": count}, {}, token) for count in "01"]
+
+    assert attempt_of({}, {}, token) == "0123456789ab"
+    assert len({"0123456789ab", *jobs}) == 3
+    assert all(
+        re.fullmatch(r"[0-9a-f]{12}", attempt_of({}, {}, {"VERL_TRACE_ATTEMPT": text})) for text in ("t", "A" * 12)
+    )
 
 
 @pytest.mark.parametrize("name", ["a/b", "../up", ".hidden", "spaces and\nlines", "ünïcode", "x" * 300])
