@@ -109,5 +109,7 @@ def _lines(status: RunStatus) -> list[str]:
         lines.append(f"  stored   {place.stored:>9,} in {place.project_id} on {place.server}")
         lines.append(f"  pending  {place.pending:>9,}")
     if not status.places:
-        lines.append(f"  pending  {status.settled:>9,} (no upload of it is known here; --ask asks the server)")
+        lines.append(
+            f"  pending  {status.settled:>9,} (nothing of it is known here to be stored; --ask asks the server)"
+        )
     return lines
