@@ -118,5 +118,7 @@ def _lines(status: RunStatus) -> list[str]:
             lines.append(f"           {place.otherwise:>9,} of them otherwise: with another end or other attributes")
         lines.append(f"  pending  {place.pending:>9,}")
     if not status.places:
-        lines.append(f"  pending  {status.settled:>9,} (no upload of it is known here; --ask asks the server)")
+        lines.append(
+            f"  pending  {status.settled:>9,} (nothing of it is known here to be stored; --ask asks the server)"
+        )
     return lines

@@ -22,6 +22,10 @@ __all__ = ["UNKNOWN", "Run", "Segment", "State", "Writer", "closed_folders", "fi
 # Project and experiment of files whose header is lost and whose folder does not tell.
 UNKNOWN = "unknown"
 
+# What is wrong with a file that ends as span files do: they say in their names whose they are.
+_NOT_NAMED_SO = "not named as a span file is, <writer>.<5 digits>.jsonl or .jsonl.zst"
+_NAMES = "rename it back if it is one; docs/format.md, Folders and names, says what is in the name"
+
 _Segments = dict[tuple[str, int], Segment]
 
 
@@ -86,6 +90,8 @@ def find_runs(path: str | Path) -> list[Run]:
         segment = Segment(path.parent, name.writer, name.index, raw=not name.sealed, sealed=name.sealed)
         return _group(path.parent, [Writer(name.writer, [segment])], _now())
     if not is_folder(path):
+        if _looks_like_one(path.name) and is_file(path):
+            raise NotARun(f"{path}: {_NOT_NAMED_SO}", hint=_NAMES)
         raise NotARun(
             f"{path}: {'not a span file' if os.path.lexists(path) else 'no such file or folder'}",
             hint="give a folder such as runs or runs/exp1, or a file in it",
@@ -104,11 +110,26 @@ def find_runs(path: str | Path) -> list[Run]:
     notes = [pruned_words(note) for folder in pruned_folders(path) for note in pruned_notes(folder)]
     if notes:
         raise NotARun(f"{path}: nothing is left here", details=notes)
+    renamed = next((place for folder in _folders(path) for place in _looking_like_one(folder)), None)
+    if renamed is not None:
+        raise NotARun(f"{path}: no span files; {renamed.relative_to(path)} is {_NOT_NAMED_SO}", hint=_NAMES)
     raise NotARun(
         f"{path}: no span files (*{RAW_SUFFIX}, *{RAW_SUFFIX}.zst) in it or in the folders right below it",
         hint="look for the line `verl-trace: recording to …` in the training's log; it names the folder",
         details=[f"{name} {NO_FILE}" for folder in _folders(path) for name in sorted(_no_files_of(folder))],
     )
+
+
+def _looks_like_one(name: str) -> bool:
+    return name.endswith((RAW_SUFFIX, f"{RAW_SUFFIX}.zst"))
+
+
+def _looking_like_one(folder: Path) -> list[Path]:
+    """Files in a folder that end as span files do, in order."""
+    try:
+        return [folder / name for name in sorted(list_folder(folder)) if _looks_like_one(name)]
+    except OSError:
+        return []
 
 
 def closed_folders(path: str | Path) -> list[str]:

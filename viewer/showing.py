@@ -43,7 +43,9 @@ def fact_lines(facts: dict[str, Any], columns: int) -> Iterator[Line]:
     if rest:
         told = [f"{visible(name)} {visible(_short(value))}" for name, value in rest.items()]
         yield from (line(_INDENT, (text, "dim")) for text in _row_by_row(told, columns - 2))
-    where = [facts["experiment_name"], f"attempt {facts['attempt']}", facts["started_at"], facts["op"]]
+    attempt = f"attempt {facts['attempt']}" if facts["attempt"] else ""
+    # of a file that has lost its header, or comes from elsewhere, not all of it is known
+    where = [known for known in (facts["experiment_name"], attempt, facts["started_at"], facts["op"]) if known]
     yield from (line(_INDENT, (text, "dim")) for text in _row_by_row(map(visible, where), columns - 2))
 
 

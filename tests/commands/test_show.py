@@ -181,3 +181,16 @@ def test_json_without_a_conversation(cli: Cli, writer: Callable[..., Any], tmp_p
     assert done.code == open_one.code == 0
     assert "thing" in done.out
     assert "unfinished" in open_one.out
+
+
+def test_what_is_not_known_is_left_out(cli: Cli, writer: Callable[..., Any], tmp_path: Path) -> None:
+    """Of a file without its header, whose records lack what ours have."""
+    made = writer(tmp_path / "runs", "p")
+    ids = b'"id":"01a22a92-0000-7000-8000-000000000001","trace_id":"01a22a92-0000-7000-8000-000000000001"'
+    made.path.write_bytes(b'{"kind":"end",%b,"output":5}\n' % ids)
+    shown = cli("show", made.folder, "01a22a92").out
+
+    assert shown.splitlines()[1].split(" · ") == ["  success", "-", "1 call"]
+    assert "None" not in shown
+    assert "attempt" not in shown
+    assert "  unknown\n" in shown

@@ -63,7 +63,7 @@ def test_before_during_and_after(
     after = status(recording.folder)
 
     assert before[0] == 1
-    assert "pending          2 (no upload of it is known here" in before[1]
+    assert "pending          2 (nothing of it is known here to be stored" in before[1]
     assert during[0] == 1
     (told,) = json.loads(during[1])
     assert told["waiting"] == {"still open": 2}

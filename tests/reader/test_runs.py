@@ -44,9 +44,17 @@ def test_a_folder_of_runs_a_run_and_a_file(spans: Any, tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_is_said_in_one_sentence(tmp_path: Path) -> None:
-    """No such folder, a folder without span files, a file that is none."""
+    """No such folder, a folder without span files, a file that is none, one that was renamed."""
     (tmp_path / "file").touch()
-    for path, words in (("no", "no such file or folder"), (".", "no span files"), ("file", "not a span file")):
+    (tmp_path / "renamed" / "exp1").mkdir(parents=True)
+    (tmp_path / "renamed" / "exp1" / "step1.jsonl.zst").touch()
+    for path, words in (
+        ("no", "no such file or folder"),
+        (".", "no span files"),
+        ("file", "not a span file"),
+        ("renamed", "no span files; exp1/step1.jsonl.zst is not named as a span file is"),
+        ("renamed/exp1/step1.jsonl.zst", "step1.jsonl.zst: not named as a span file is"),
+    ):
         with pytest.raises(NotARun, match=words) as caught:
             find_runs(tmp_path / path)
         assert caught.value.hint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -72,13 +73,26 @@ def test_partly_stored_batch_is_completed(proxy: Any, client: Client, project: s
     assert proxy.sent("/calls/complete")[-1].count(b'"op_name"') == 4
 
 
-def test_server_asks_for_patience(proxy: Any, client: Client, project: str, stored: Stored, fault: Any) -> None:
-    """429 is waited out, for as long as Retry-After says."""
-    proxy.decide = first_only("/calls/complete", fault(429, headers=[("Retry-After", "1")]))
+@pytest.mark.parametrize("status", [429, 503])
+def test_server_asks_for_patience(
+    proxy: Any, client: Client, project: str, stored: Stored, fault: Any, status: int
+) -> None:
+    """What it refuses for now is sent again after as long as Retry-After says, which is longer than we would wait."""
+    asked: list[float] = []
+    refuse = first_only("/calls/complete", fault(status, headers=[("Retry-After", "1")]))
+
+    def decide(path: str, body: bytes) -> Any:
+        if path.endswith("/calls/complete"):
+            asked.append(time.monotonic())
+        return refuse(path, body)
+
+    proxy.decide = decide
 
     client.store(many(project, 3))
 
     assert len(stored(project)) == 3
+    first, second = asked
+    assert second - first >= 1
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
