@@ -134,8 +134,9 @@ class _Frame:
         """Some whole blocks at a time, so that it is known before how much may come out."""
         decompressor = _new_decompressor(_BLOCKS * _OUTPUT)
         checksum = 4 if zstandard.get_frame_parameters(head).has_checksum else 0
-        # what was read and not decompressed yet, where that is in the file, and how much of it are whole blocks
-        data, begin, end = self._file.at(self._begin, _READ), self._begin, zstandard.frame_header_size(head)
+        # what was read, where in the file; how much of it was fed, and where the last whole block after that ends
+        data, begin = self._file.at(self._begin, _READ), self._begin
+        fed, end = 0, zstandard.frame_header_size(head)
         last = False
         while not decompressor.eof:
             count = 0
@@ -147,16 +148,16 @@ class _Frame:
                     break
                 end, count, last = after, count + 1, bool(about & 1)
             if count:
-                out = decompressor.decompress(data[:end])
-                data, begin, end = data[end:], begin + end, 0
+                out = decompressor.decompress(data[fed:end])
+                fed = end
                 if out:
                     yield out
             else:
                 more = b"" if last else self._file.at(begin + len(data), _READ)
                 if not more:
                     raise zstandard.ZstdError("the frame is cut off")
-                data += more
-        self.end = begin - len(decompressor.unused_data)
+                data, begin, end, fed = data[fed:] + more, begin + fed, end - fed, 0
+        self.end = begin + fed - len(decompressor.unused_data)
 
     def _carefully(self) -> Iterator[bytes]:
         """By small pieces, the one that is refused byte by byte: so all blocks before the damage come out."""
