@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 from ..schemas.errors import NotARun
 from ..schemas.files import RAW_SUFFIX, parse_segment_name, parse_side_file_name
 from .contents import file_size, side_files
-from .places import NO_FILE, archive_at, folders_in, is_file, is_folder, list_files, may_be_read
+from .places import NO_FILE, archive_at, folders_in, is_file, is_folder, list_files, list_folder, may_be_read
 from .pruned import pruned_folders, pruned_notes, pruned_words
 from .segments import Damage
 from .writers import Segment, State, Writer
