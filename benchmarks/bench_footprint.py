@@ -24,7 +24,7 @@ from workload import Trajectory, make_agent, trajectories
 
 SIDES = ("undecorated", "verl-trace", *PEERS)
 # Kind, how many at a time, how many in all; how many peers do.
-RUNS = [("L", 32, 96, 1), ("L", 256, 256, 0), ("L", 256, 512, 0), ("mix", 32, 384, 4), ("mix", 256, 512, 0)]
+RUNS = [("L", 32, 96, 1), ("L", 256, 256, 0), ("L", 256, 512, 0), ("mix", 32, 384, 0), ("mix", 256, 512, 0)]
 
 
 class Taken(NamedTuple):
