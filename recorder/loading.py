@@ -7,16 +7,19 @@ A child would find such a module half loaded by a thread that it does not have, 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import threading
 from collections.abc import Iterator
 
-__all__ = ["install", "loading"]
+__all__ = ["install", "load_for_values", "loading"]
 
 # A module comes in milliseconds; on a file system that hangs, a fork waits no longer than this, in seconds.
 PATIENCE = 2.0
 # re-entrant: a signal handler may fork while its own thread loads
 _lock = threading.RLock()
+# What large and odd values need.
+_FOR_VALUES = ("base64", "hashlib")
 
 
 @contextlib.contextmanager
@@ -24,6 +27,14 @@ def loading() -> Iterator[None]:
     """Around an import in a thread of the recorder; a fork waits for its end."""
     with _lock:
         yield
+
+
+def load_for_values() -> None:
+    """Before the first value that needs it: its caller must not wait, nor have no descriptor left to load it with."""
+    # whoever needs it tries again
+    with loading(), contextlib.suppress(ImportError, OSError):
+        for name in _FOR_VALUES:
+            importlib.import_module(name)
 
 
 def install() -> None:

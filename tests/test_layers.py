@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import os
 import re
 import subprocess
 import sys
@@ -198,6 +199,25 @@ def test_first_call_loads_little(tmp_path: Path) -> None:
     assert {"verl_trace", "orjson"} <= set(done.stdout.split())
     assert len(list(tmp_path.glob("runs/start/*.jsonl"))) == 1
     assert sorted({*HEAVY, *LATER} & set(done.stdout.split())) == []
+
+
+def test_what_odd_values_need_is_loaded_before_them(tmp_path: Path) -> None:
+    """By a thread, soon after the start: the call with the first image must not do it, in the event loop."""
+    program = (
+        "import sys, time\n"
+        "for name in ('hashlib', 'base64'): sys.modules.pop(name, None)\n"
+        "import verl_trace\n"
+        "verl_trace.RolloutTraceConfig.init('project', 'start', 'jsonl')\n"
+        "until = time.monotonic() + 20\n"
+        "while not {'hashlib', 'base64'} <= set(sys.modules) and time.monotonic() < until: time.sleep(0.01)\n"
+        "print(sorted({'hashlib', 'base64'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"VERL_TRACE_DIR": str(tmp_path / "runs")},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+
+    assert done.stdout.strip() == "['base64', 'hashlib']"
 
 
 def test_command_line_starts_without_extras() -> None:
