@@ -13,7 +13,7 @@ from typing import Any
 from ..schemas.errors import NotARun
 from ..schemas.files import RAW_SUFFIX, parse_segment_name, parse_side_file_name
 from .contents import file_size, side_files
-from .places import NO_FILE, archive_at, folders_in, is_file, is_folder, list_files, list_folder, may_be_read
+from .places import NO_FILE, archive_at, folders_in, is_file, is_folder, list_files, may_be_read
 from .pruned import pruned_folders, pruned_notes, pruned_words
 from .segments import Damage
 from .writers import Segment, State, Writer
@@ -128,7 +128,7 @@ def _looks_like_one(name: str) -> bool:
 def _looking_like_one(folder: Path) -> list[Path]:
     """Files in a folder that end as span files do, in order."""
     try:
-        return [folder / name for name in sorted(list_folder(folder)) if _looks_like_one(name)]
+        return [folder / name for name in sorted(list_files(folder)[0]) if _looks_like_one(name)]
     except OSError:
         return []
 

@@ -64,6 +64,8 @@ class Client:
         self.legacy = False
         # requests with calls that the server took, of all threads: others of a time when one batch fails
         self.successes = 0
+        # whether something was refused that this server would refuse this key and project again
+        self.refused_for_good = False
 
     @property
     def url(self) -> str:
@@ -215,6 +217,7 @@ class Client:
             self._post_calls(calls, started)
         except Refusal as error:
             if error.code == COMPLETE_MODE:
+                self.refused_for_good = True
                 raise Unreachable(
                     f"{self.project_id} is kept in Weave's newer form, and {self.url} does not offer its route"
                     f" {self._complete_path}: an older server, or a proxy on the way, and nothing was lost: {error}"
@@ -257,4 +260,5 @@ class Client:
 
     def _refuses(self, error: Refusal) -> str:
         """Who refuses what to whom, in the server's words, and nothing secret."""
+        self.refused_for_good = True
         return f"{self.url} refuses access to {self.project_id} with {self._target.credential}: {error}"

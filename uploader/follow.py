@@ -47,7 +47,7 @@ def follow(path: Path, look: Look, *, every: float, stop: threading.Event, progr
     """Look at `path` every so many seconds until its runs have ended or `stop` is set.
 
     A run that is not there yet is waited for, as long as the folder is there that will hold it. A server that does not
-    answer is tried again, however long that takes; one that refuses access ends it.
+    answer is tried again, however long that takes; one that refuses what is sent to all projects ends it.
 
     Raises:
         NotARun: there is neither the path nor a folder to hold it.
@@ -123,10 +123,11 @@ class _Following:
             return isinstance(error, NoAnswer)
         self.began = True
         self.total = seen.result.since(earlier)
-        # what could not be sent is tried again, also of a run that has ended
-        self.ended = seen.ended and not seen.result.stopped
+        # what could not be sent is tried again, also of a run that has ended, unless that cannot help
+        stopped = [run.for_good for run in seen.result.runs if run.stopped]
+        self.ended = seen.ended and all(stopped)
         self.progress(self.total)
-        return True
+        return not stopped or not all(stopped) or len(stopped) < len(seen.result.runs)
 
     def last_look(self) -> bool:
         """Once more, and everything is checked; False when that could not be done, and may be later."""

@@ -124,6 +124,8 @@ class RunReport:
     notes: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     stopped: str = ""
+    # what stopped it would do so again, as long as key, project and server are the same
+    for_good: bool = False
     checked: int | None = None
     more: int = 0
     lightened: int = 0

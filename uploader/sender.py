@@ -93,6 +93,7 @@ class Sender:
         self._check_what_is_due(at_least=1)
         self._client.disconnect()
         self._report.stopped = self._report.stopped or self._given_up
+        self._report.for_good = bool(self._report.stopped) and self._client.refused_for_good
 
     def put(self, batch: Batch) -> None:
         """Hand over a request; waits while enough are under way."""

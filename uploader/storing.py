@@ -65,6 +65,7 @@ class Storing:
                 sent = len(calls)
                 calls, started = self._missing(calls)
                 if _TAKEN in str(trouble) and len(calls) == sent and not started:
+                    self._client.refused_for_good = True
                     raise Unreachable(
                         f"{self._client.url} keeps one call per id over all of its projects (SQLite storage), and"
                         f" another project has these: it cannot take a copy for {self._client.project_id}{ELSEWHERE}"

@@ -24,6 +24,8 @@ __all__ = ["Target", "authorization_of", "load_weave", "resolve", "split_project
 
 # What W&B replaces in the name of a project that is made.
 _NOT_IN_NAMES = re.compile(r"[/\\#?%:]")
+# Python's list of warnings that are shown is one for all threads: each puts back what it has found.
+_ONE_AT_A_TIME = threading.Lock()
 # Errors of a connection that was made. By name: the GraphQL client may stand on httpx or on its successor.
 _LOST_ON_THE_WAY = frozenset({"ReadTimeout", "ReadError", "WriteError", "RemoteProtocolError"})
 
@@ -224,7 +226,7 @@ class _Asking:
         httpx: Any = gql_http.httpx
 
         try:
-            with warnings.catch_warnings():
+            with _ONE_AT_A_TIME, warnings.catch_warnings():
                 # weave calls its GraphQL client with deprecated arguments and leaves connections to the collector
                 warnings.simplefilter("ignore")
                 try:

@@ -231,6 +231,25 @@ def test_access_is_withdrawn(proxy: Any, writer: Any, project: str, tmp_path: Pa
     assert result.sent == 1
 
 
+@pytest.mark.parametrize("refused", [("/calls/complete", "upsert_batch"), ("/obj/create",)])
+def test_a_key_that_may_only_read(
+    proxy: Any, writer: Any, project: str, tmp_path: Path, fault: Any, refused: tuple[str, ...]
+) -> None:
+    """Every look would begin well and be refused what it sends: the first one says so, and is the last."""
+    recording = writer(tmp_path / "runs", project)
+    recording.call("A.run")
+    proxy.decide = lambda path, body: fault(403) if any(route in path for route in refused) else None
+    stop = threading.Event()
+    too_late = threading.Timer(60, stop.set)
+    too_late.start()
+    result = upload(tmp_path / "runs", follow=0.1, settle=0.0, stop=stop)
+    too_late.cancel()
+
+    assert not stop.is_set()
+    assert "403" in result.stopped
+    assert (result.sent, result.failed) == (0, 1)
+
+
 def test_ctrl_c_between_two_looks(wandb_login: Server, writer: Any, project: str, tmp_path: Path) -> None:
     """It answers at once, says what was sent, and ends with 0 when nothing waits."""
     recording = writer(tmp_path / "runs", project)

@@ -16,11 +16,11 @@ from verl_trace.uploader.result import RunReport, UploadResult
 from verl_trace.uploader.wandb_options import WandbOptions
 
 
-def seen(*, stopped: str = "", ended: bool = True) -> Seen:
-    """A look at one run."""
-    report = RunReport("proj", "exp1", "demo/proj")
-    report.stopped = stopped
-    return Seen(UploadResult(runs=[report]), ended)
+def seen(*, stopped: str = "", for_good: bool = False, others: int = 0, ended: bool = True) -> Seen:
+    """A look at one run, and at others that go well."""
+    reports = [RunReport("proj", "exp1", f"demo/proj{number}") for number in range(1 + others)]
+    reports[0].stopped, reports[0].for_good = stopped, for_good
+    return Seen(UploadResult(runs=reports), ended)
 
 
 @pytest.fixture
@@ -71,6 +71,22 @@ def test_what_stops_each_last_look(looks: Callable[..., tuple[UploadResult, list
 
     assert finals == [False, True] * 3
     assert result.stopped == "not synced"
+
+
+def test_what_would_stop_every_look(looks: Callable[..., tuple[UploadResult, list[bool]]]) -> None:
+    """A key that may read and not write, a project that cannot take the calls: asking again would not help."""
+    refused = seen(stopped="refused", for_good=True, ended=False)
+    result, finals = looks(refused, seen())
+
+    assert (finals, result.stopped) == ([False], "refused")
+
+
+def test_what_would_stop_one_run_of_several(looks: Callable[..., tuple[UploadResult, list[bool]]]) -> None:
+    """The others are followed to their end; then it does not wait for what cannot come."""
+    going_on, at_the_end = (seen(stopped="refused", for_good=True, others=1, ended=ended) for ended in (False, True))
+    result, finals = looks(going_on, going_on, at_the_end, at_the_end, seen())
+
+    assert (finals, result.stopped) == ([False, False, False, True], "refused")
 
 
 def test_the_folder_is_away_for_a_while(looks: Callable[..., tuple[UploadResult, list[bool]]], tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 
 from verl_trace.demo.server_env import Server
 from verl_trace.schemas.errors import CannotStart
-from verl_trace.uploader import plan, upload
+from verl_trace.uploader import plan, target, upload
 from verl_trace.uploader.result import UploadResult
 
 Stored = Callable[[str], dict[str, Any]]
@@ -166,3 +168,29 @@ def test_memory_does_not_grow_with_the_run(wandb_login: Server, writer: Any, pro
     print(peaks)
 
     assert peaks[10_000] - peaks[1000] < 9000 * 400 + 30e6
+
+
+def test_filters_of_warnings_stay_the_programs_own() -> None:
+    """What Weave's client warns of is not shown; threads that ask at once leave the program's list as it was."""
+    asking = target._Asking(target.load_weave(), "http://api", "about", 1.0)
+    before = list(warnings.filters)
+    raised: list[BaseException] = []
+
+    def ask(seconds: float) -> None:
+        def question() -> None:
+            time.sleep(seconds)
+            warnings.warn("deprecated", DeprecationWarning, stacklevel=1)
+
+        try:
+            asking.answer(question)
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=ask, args=(seconds,)) for seconds in (0.1, 0.2, 0.3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert raised == []
+    assert warnings.filters == before
