@@ -28,6 +28,7 @@ class Sending(Protocol):
     project_id: str
     lighten: Callable[[Encoded], Encoded | None] | None
     successes: int
+    refused_for_good: bool
 
     @property
     def url(self) -> str: ...
