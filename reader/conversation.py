@@ -23,6 +23,7 @@ Decode = Callable[[Sequence[int]], str] | None
 
 _PROMPT_FIELDS = ("raw_prompt", "messages")
 _PATHS = ((), ("kwargs",))
+_TOKEN_FIELDS = frozenset({"prompt_ids", "prompt_text", "response_ids", "response_text"})
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,11 @@ def _of_the_whole(root: Call, decode: Decode) -> list[Turn]:
     output = parsed(root.output())
     if not isinstance(output, dict):
         return [] if output is None else [Turn("assistant", text_in(output), None, root, root.op)]
+    text = next((output[name] for name in ("content", "text") if isinstance(output.get(name), str)), None)
+    if text is not None and not _TOKEN_FIELDS & output.keys():
+        # one message, or what an engine's server answers
+        role = output.get("role")
+        return [Turn(role if isinstance(role, str) else "assistant", text, None, root, root.op)]
     turns = []
     if "prompt_ids" in output or "prompt_text" in output:
         turns.append(_turn("prompt", output.get("prompt_text"), output.get("prompt_ids"), decode))

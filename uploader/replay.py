@@ -205,6 +205,7 @@ class _Replay:
             self._given.update(call_id for call_id, _ in rewards)
         except Unreachable as error:
             self._report.stopped = f"while giving feedback: {error}"
+            self._report.for_good = self._client.refused_for_good
         except Rejected as error:
             self._report.note(f"the server refuses feedback: {error}")
 

@@ -183,6 +183,22 @@ def test_json_without_a_conversation(cli: Cli, writer: Callable[..., Any], tmp_p
     assert "unfinished" in open_one.out
 
 
+@pytest.mark.parametrize("name", ["content", "text"])
+def test_an_answer_that_is_one_message_is_shown(
+    cli: Cli, writer: Callable[..., Any], tmp_path: Path, name: str
+) -> None:
+    """A loop of one's own that returns what the engine's server answered, and has no calls below it."""
+    made = writer(tmp_path / "runs", "p")
+    asked = {"messages": [{"role": "user", "content": "how much?"}]}
+    root = made.start("MyLoop.run", inputs=asked, step=1, sample_index=0, rollout_n=0)
+    made.end(root, {"role": "assistant", name: "It is 42."})
+    done = cli("show", tmp_path / "runs", "1:0:0")
+
+    titles = [line.split()[1] for line in done.out.splitlines() if line.startswith("──")]
+    assert titles[:2] == ["user", "assistant"]
+    assert "It is 42." in done.out
+
+
 def test_what_is_not_known_is_left_out(cli: Cli, writer: Callable[..., Any], tmp_path: Path) -> None:
     """Of a file without its header, whose records lack what ours have."""
     made = writer(tmp_path / "runs", "p")
