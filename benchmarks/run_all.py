@@ -44,7 +44,7 @@ def main() -> None:
     scale = min(1.0, options.scale)
     words = {
         "scale": f"{scale:g}", "seconds": f"{scale:g}", "gigabytes": f"{max(0.01, 2 * scale):g}",
-        "some": f"{max(0.01, 0.3 * scale):g}", "fraction": f"{max(0.01, 0.4 * scale):g}",
+        "some": f"{max(0.01, 0.3 * scale):g}", "fraction": f"{max(0.01, scale):g}",
         "rounds": str(max(2, round(15 * scale))),
     }  # fmt: skip
     load = os.getloadavg()[0]
