@@ -56,7 +56,7 @@ def trim_now_and_then(folder: Path) -> None:
     _asked[folder] = now + _DAY
     with contextlib.suppress(OSError):
         if _is_due(folder.with_name(f"{folder.name}.trimmed")):
-            _trim(folder, time.time(), now + _PATIENCE)
+            _trim(folder, time.time())
 
 
 def _is_due(marker: Path) -> bool:
@@ -71,8 +71,9 @@ def _is_due(marker: Path) -> bool:
     return True
 
 
-def _trim(folder: Path, now: float, until: float) -> None:
+def _trim(folder: Path, now: float) -> None:
     files: list[_Kept] = []
+    until = time.monotonic() + _PATIENCE / 2
     with os.scandir(folder) as entries:
         for entry in entries:
             if time.monotonic() > until:
@@ -81,6 +82,8 @@ def _trim(folder: Path, now: float, until: float) -> None:
                 with contextlib.suppress(FileNotFoundError):
                     found = entry.stat(follow_symlinks=False)
                     files.append(_Kept(found.st_mtime, found.st_size, entry.path))
+    # time of its own: where looking takes all there is, nothing would ever go
+    until = time.monotonic() + _PATIENCE / 2
     left = sum(file.size for file in files)
     for file in sorted(files):
         most = _UNFINISHED if file.path.endswith(".tmp") else UNUSED_DAYS * _DAY

@@ -92,6 +92,27 @@ def test_no_time_for_all(kept: Callable[..., Path], monkeypatch: pytest.MonkeyPa
     assert old.exists()
 
 
+def test_a_disk_on_which_looking_takes_long(kept: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is time left to remove what was looked at, so that another day comes to the rest."""
+    monkeypatch.setattr(cache_trimming, "_PATIENCE", 0.2)
+    files = [kept(number, days=61) for number in range(20)]
+
+    class Slow:
+        def match(self, name: str) -> object:
+            time.sleep(0.02)
+            return name.endswith(tuple("0123456789abcdef"))
+
+    monkeypatch.setattr(cache_trimming, "_OURS", Slow())
+    left = len(files)
+    for _ in range(9):
+        monkeypatch.setattr(cache_trimming, "_asked", {})
+        files[0].parent.with_name("outlines.trimmed").unlink(missing_ok=True)
+        store(kept(99), b"new")
+        before, left = left, sum(path.exists() for path in files)
+        assert left < before or not left
+    assert not left
+
+
 def test_a_folder_that_is_not_ours(kept: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """What may not be listed, or removed, is no trouble."""
     old = kept(1, days=61)
