@@ -126,7 +126,8 @@ def pick(runs: Sequence[Run], selector: str | None, filters: Filters) -> Picked:
     wanted = _Selector(selector) if selector is not None else None
     if wanted is not None and not all(map(are_at_hand, runs)):
         found = _found_by_bytes(runs, wanted, filters)
-        if found is not None:
+        # whether a name that none of these has is one of another trajectory, all of them tell
+        if found is not None and (filters.where is None or not filters.where.missing):
             if len(found) == 1:
                 return found[0]
             raise _unclear(selector, _Candidates.of(found))

@@ -16,7 +16,7 @@ from verl_trace.reader.digest import digest_line
 from verl_trace.reader.digest_cache import cache_folder, digests
 from verl_trace.reader.facts import trajectory_facts
 from verl_trace.reader.trees import Reading
-from verl_trace.schemas.errors import NotFound
+from verl_trace.schemas.errors import BadFilter, NotFound
 
 Facts = list[dict[str, Any]]
 
@@ -90,6 +90,21 @@ def test_both_ways_find_the_same(run: Any, monkeypatch: pytest.MonkeyPatch) -> N
 def read(run: Any, **how: Any) -> tuple[Facts, Reading]:
     reading = Reading()
     return [trajectory_facts(trajectory) for trajectory in iter_trajectories(run, reading, **how)], reading
+
+
+@pytest.mark.parametrize("at_hand", [True, False])
+def test_a_name_that_no_trajectory_has(run: Any, monkeypatch: pytest.MonkeyPatch, at_hand: bool) -> None:
+    """It is an error, however the trajectory was found, though the expression is true of it."""
+    for path in run.folder.iterdir():
+        os.utime(path, (0, 0))
+    (run,) = find_runs(run.folder)
+    first = next(iter(iter_trajectories(run)))
+    monkeypatch.setattr(picking, "are_at_hand", lambda run: at_hand)
+    filters = Filters.of(where="not stepp")
+
+    with pytest.raises(BadFilter, match="no trajectory has 'stepp'"):
+        picking.pick([run], first.trace_id, filters)
+    assert picking.pick([run], first.trace_id, Filters.of(where="step")).trajectory.trace_id == first.trace_id
 
 
 def test_digests_say_the_same(run: Any) -> None:
