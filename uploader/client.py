@@ -33,6 +33,8 @@ IDS_PER_QUERY = 500
 COMPLETE_MODE = "CALLS_COMPLETE_MODE_REQUIRED"
 # What a server refuses for what is in it. Every other refusal is about who asks, or where.
 _ABOUT_THE_DATA = (400, 409, 413, 422)
+# Of those, what is about who asks. What a proxy says for a moment, 404 or a page to log in, is not.
+_ABOUT_THE_KEY = (401, 402, 403)
 
 Lighten = Callable[[Encoded], "Encoded | None"]
 
@@ -260,5 +262,5 @@ class Client:
 
     def _refuses(self, error: Refusal) -> str:
         """Who refuses what to whom, in the server's words, and nothing secret."""
-        self.refused_for_good = True
+        self.refused_for_good = self.refused_for_good or error.status in _ABOUT_THE_KEY
         return f"{self.url} refuses access to {self.project_id} with {self._target.credential}: {error}"

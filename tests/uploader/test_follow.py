@@ -250,6 +250,30 @@ def test_a_key_that_may_only_read(
     assert (result.sent, result.failed) == (0, 1)
 
 
+@pytest.mark.parametrize(("status", "refused"), [(404, "stream_query"), (302, "/calls/complete")])
+def test_a_proxy_that_answers_for_a_moment(
+    proxy: Any, writer: Any, project: str, tmp_path: Path, fault: Any, status: int, refused: str
+) -> None:
+    """What is not about the key is asked again at the next look, which begins with a question of its own."""
+    recording = writer(tmp_path / "runs", project)
+    recording.call("A.run")
+    left = [1]
+
+    def decide(path: str, body: bytes) -> Any:
+        if refused in path and left:
+            left.clear()
+            return fault(status)
+        return None
+
+    proxy.decide = decide
+    following = Following(tmp_path / "runs")
+    wait_until(lambda: not left)
+    recording.close()
+    result = following.end()
+
+    assert (result.sent, result.failed, result.stopped) == (1, 0, "")
+
+
 def test_ctrl_c_between_two_looks(wandb_login: Server, writer: Any, project: str, tmp_path: Path) -> None:
     """It answers at once, says what was sent, and ends with 0 when nothing waits."""
     recording = writer(tmp_path / "runs", project)
