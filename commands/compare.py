@@ -18,6 +18,7 @@ from ..reader.pick import pick
 from ..schemas.errors import BadQuery
 from ..viewer.comparing import comparison_json, fact_table, side_by_side
 from ..viewer.terminal import columns_of, line, print_lines, wants_colour
+from ..viewer.text import visible
 from ..viewer.tokenizer import load_tokenizer
 from .filters import with_filters
 from .printing import print_json
@@ -56,15 +57,19 @@ def compare(
         raise BadQuery("compare needs two trajectories", hint="verl-trace compare RUN SELECTOR SELECTOR")
     decode = load_tokenizer(tokenizer, "compare") if tokenizer is not None else None
     trajectories, readings = [], []
+    warnings: dict[str, None] = {}
     for selector in selectors:
         other, separator, name = selector.rpartition("=")
         picked = pick(runs_named(Path(other) if separator else run), name, filters)
         trajectories.append(picked.trajectory)
         readings.append(picked.reading)
+        warnings[picked.warning] = None
     if as_json:
         print_json(json_text(_as_json(trajectories, decode), indent=True))
     else:
         _print(trajectories, decode, full)
+    for words in filter(None, warnings):
+        typer.echo(f"verl-trace: {visible(words)}", err=True)
     report_damage(readings)
 
 

@@ -89,6 +89,8 @@ def show(
         print_json(json_text(_as_json(picked, decode), indent=True))
     else:
         _print(picked, decode, full)
+    if picked.warning:
+        typer.echo(f"verl-trace: {visible(picked.warning)}", err=True)
     report_damage([picked.reading])
 
 

@@ -40,7 +40,7 @@ _ID_LIKE = re.compile(r"[0-9a-fA-F-]{4,36}\Z")
 class Picked(NamedTuple):
     """What a name means: a trajectory, and one call of it where the name is the call's own.
 
-    `segments`: where its records are, where that is known.
+    `segments`: where its records are, where that is known. `warning`: what is to be said of the names in `--where`.
     """
 
     run: Run
@@ -48,6 +48,7 @@ class Picked(NamedTuple):
     call: Call | None
     reading: Reading
     segments: Sequence[Segment] | None = None
+    warning: str = ""
 
 
 class _OnlyLines(SegmentLines):
@@ -168,7 +169,7 @@ def _among_all(runs: Sequence[Run], wanted: _Selector | None, filters: Filters) 
     trajectory = _whole(run, outline)
     call = next((call for call in trajectory.calls if call.id == call_id), None)
     reading = next(reading for one, reading in zip(runs, readings, strict=True) if one is run)
-    return Picked(run, trajectory, call, reading, outline.segments)
+    return Picked(run, trajectory, call, reading, outline.segments, warning)
 
 
 def _whole(run: Run, outline: Outline) -> Trajectory:

@@ -210,3 +210,17 @@ def test_a_mistyped_name_is_told_everywhere(
     assert (done.code, done.out, out.exists()) == (2, "", False)
     assert "no trajectory has 'rewrad'" in done.err
     assert "did you mean reward? there are attempt, calls, " in done.err
+
+
+@pytest.mark.parametrize("command", ["show", "compare"])
+def test_of_a_run_that_goes_on_the_name_may_still_come(
+    cli: Cli, writer: Callable[..., Any], tmp_path: Path, command: str
+) -> None:
+    """What is meant so far is shown, and the warning is beside it, once."""
+    made = writer(tmp_path / "runs", "p")
+    ids = [made.call("A.run")["trace_id"] for _ in range(2)]
+    done = cli(command, made.folder, *ids[: 1 + (command == "compare")], "--where", "not rewrad")
+
+    assert done.code == 0
+    assert ids[0] in done.out
+    assert done.err.count("no trajectory has 'rewrad' so far; the run is still being written") == 1
