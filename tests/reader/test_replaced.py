@@ -40,7 +40,10 @@ def calls(folder: Path) -> list[tuple[int, bool]]:
 def of_frames(spans: Spans) -> Path:
     """A sealed file of two traces in three frames."""
     begun = [spans.header(), spans.start(1), spans.start(2, 1)]
-    return spans.sealed(b"".join(begun), spans.end(2, 1), spans.end(1) + spans.start(3) + spans.end(3) + spans.close())
+    path: Path = spans.sealed(
+        b"".join(begun), spans.end(2, 1), spans.end(1) + spans.start(3) + spans.end(3) + spans.close()
+    )
+    return path
 
 
 def damaged(content: bytes, spans: Spans) -> bytes:
