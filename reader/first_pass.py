@@ -19,7 +19,8 @@ __all__ = ["FirstPass", "first_pass", "kept_first_pass"]
 
 @dataclass
 class FirstPass:
-    """What a segment holds. `size`: decompressed bytes; None where it could not be read to its end."""
+    """What a segment holds. `size`: decompressed bytes up to which the next pass is to read; None where it could not be
+    read to its end, and where it does not grow."""
 
     records: Counter[str] = field(default_factory=Counter)
     scores: list[Line] = field(default_factory=list)
@@ -56,7 +57,7 @@ def kept_first_pass(segment: Segment) -> FirstPass | None:
     if kept is None:
         return None
     head, lines = kept[1]
-    found = FirstPass(Counter(dict(zip(head["traces"], head["records"], strict=True))), size=head["size"])
+    found = FirstPass(Counter(dict(zip(head["traces"], head["records"], strict=True))))
     for line in lines[: head["scores"]]:
         score = score_of(line)
         if score is not None:

@@ -6,9 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+import zstandard
 
 from verl_trace.reader import find_runs, iter_trajectories
+from verl_trace.reader.outline_cache import cache_folder
 from verl_trace.reader.outlines import iter_outlines
 from verl_trace.reader.pack import pack
 
@@ -75,3 +78,16 @@ def test_a_packed_run_that_was_damaged_on_the_way_and_copied_again(spans: Spans,
     packed.write_bytes(whole)
     os.utime(packed)
     assert calls(packed) == [(1, False), (2, False)]
+
+
+def test_a_kept_outline_that_tells_of_less(spans: Spans) -> None:
+    """The file counts, and is read to its end."""
+    of_frames(spans)
+    spans.age()
+    assert calls(spans.folder) == [(1, False), (2, False)]
+    (kept,) = cache_folder().iterdir()
+    head, *rest = zstandard.ZstdDecompressor().decompress(kept.read_bytes(), max_output_size=1 << 20).split(b"\n")
+    told = {**orjson.loads(head), "size": 3, "records": [1, 1]}
+    kept.write_bytes(zstandard.ZstdCompressor().compress(b"\n".join([orjson.dumps(told), *rest])))
+
+    assert calls(spans.folder) == [(1, False), (2, False)]
