@@ -31,13 +31,14 @@ MAX_TRACES = 500
 class Trace:
     """One trajectory on its way. `left`: calls of which it is not known yet what became of them; `sent` and `failed`:
     ids of those that were stored now, or did not arrive. `remembered`: the ledger says that all are stored.
-    `otherwise`: how many the server has that would be sent in another form now."""
+    `partial`: it has other calls, too. `otherwise`: how many the server has that would be sent in another form now."""
 
     trace_id: str
     ids: list[str]
     mark: bytes
     left: int
     remembered: bool = False
+    partial: bool = False
     otherwise: int = 0
     sent: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
@@ -166,10 +167,10 @@ class Plan:
         return [call for call in calls if call.id in wanted]
 
     def _trace(self, trajectory: Trajectory, ids: list[str]) -> Trace:
-        trace = Trace(trajectory.trace_id, ids, b"", left=len(ids))
+        trace = Trace(trajectory.trace_id, ids, b"", left=len(ids), partial=len(ids) < len(trajectory.calls))
         if self.ledger is not None:
             # of a trajectory that is not sent whole, it is remembered which calls were
-            only = ids if len(ids) < len(trajectory.calls) else ()
+            only = ids if trace.partial else ()
             trace.mark = self.ledger.mark(trajectory, self.settling.has_score(trajectory), only)
             trace.remembered = self.believe and self.ledger.remembers(trace.mark)
         return trace

@@ -11,8 +11,9 @@ import pytest
 
 from verl_trace.demo.server_env import Server
 from verl_trace.uploader import check, upload
-from verl_trace.uploader.check import DIFFERS, MOVED, REWRITTEN, STRIPPED, compare, same_instant
+from verl_trace.uploader.check import DIFFERS, MOVED, REWRITTEN, STRIPPED, compare, count_traces, same_instant
 from verl_trace.uploader.payload import Encoded
+from verl_trace.uploader.plan import Trace
 
 Stored = Callable[[str], dict[str, Any]]
 
@@ -145,3 +146,18 @@ def test_times_are_compared_as_instants() -> None:
     assert same_instant("2026-03-01T12:00:00.120000Z", "2026-03-01T12:00:00.12+00:00")
     assert not same_instant("2026-03-01T12:00:00.120000Z", "2026-03-01T12:00:00.120001Z")
     assert [found.field for found in compare(call("1"), row(1, ended_at=None))] == ["ended_at"]
+
+
+def test_a_lost_call_whose_neighbour_is_there() -> None:
+    """Of a trajectory of which single calls were sent, a number says nothing: the calls themselves are asked for."""
+
+    class Holding:
+        def count(self, trace_ids: list[str]) -> int:
+            return 1
+
+        def existing(self, ids: list[str]) -> dict[str, str]:
+            return {key: "2026" for key in ids if key == "neighbour"}
+
+    lost = Trace("trace", ["meant"], b"mark", left=0, remembered=True, partial=True)
+
+    assert count_traces(Holding(), [lost]).missing == [(lost, "meant")]  # type: ignore[arg-type]
