@@ -20,6 +20,8 @@ pytestmark = pytest.mark.e2e
 
 HERE = Path(__file__).resolve().parent
 STEPS, SAMPLES, N = 2, 2, 2
+# A step that a start of before did not reach, however quick it was.
+LATE = 1_000_000
 # The official client in a process of its own: what it finds by run, by run and step, and in the order of rewards.
 CLIENT = """
 import json, sys, weave
@@ -192,7 +194,7 @@ def test_a_job_that_was_killed_and_requeued(
     ours = {"WANDB_RUN_ID": "ours", "WANDB_RESUME": "allow"}
     train("requeued", 1, 3, **ours)
     train("requeued", 4, 3, killed=True, **ours)
-    train("requeued", 1000, 3, **ours)
+    train("requeued", LATE, 3, **ours)
     result = upload(tmp_path / "runs" / "exp", "--settle", "0")
     again = upload(tmp_path / "runs" / "exp", "--settle", "0")
 
@@ -203,12 +205,12 @@ def test_a_job_that_was_killed_and_requeued(
     assert set(wandb_backend.runs) == {"ours"}
     steps = [row["step"] for _, row in sorted(wandb_backend.runs["ours"]["history"].items()) if "step" in row]
     # the second start got further than it was seen to
-    assert steps == [*range(1, len(steps) - 2), 1000, 1001, 1002]
+    assert steps == [*range(1, len(steps) - 2), LATE, LATE + 1, LATE + 2]
     assert len(steps) > 3 + 3 + 3
     answer = official("requeued", "ours")
     assert len(answer["run"]) == result.report["recorded"]
     assert {run_step == step for _, _, run_step, step, _ in answer["run"]} == {True}
-    assert max(reward for *_, reward in answer["best"]) == answer["best"][0][-1] == 1002.1
+    assert max(reward for *_, reward in answer["best"]) == answer["best"][0][-1] == LATE + 2.1
 
 
 def test_attempts_with_runs_of_their_own_and_one_that_is_refused(
