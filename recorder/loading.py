@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 __all__ = ["install", "load_for_values", "loading"]
 
-# A module comes in milliseconds; on a file system that hangs, a fork waits no longer than this, in seconds.
+# A module comes in milliseconds; on a file system that hangs, nobody else waits longer than this, in seconds.
 PATIENCE = 2.0
 # re-entrant: a signal handler may fork while its own thread loads
 _lock = threading.RLock()
@@ -24,9 +24,17 @@ _FOR_VALUES = ("base64", "hashlib")
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Around an import in a thread of the recorder; a fork waits for its end."""
-    with _lock:
+    """Around an import in a thread of the recorder; a fork waits for its end.
+
+    An import that hangs in another thread is waited for no longer than a fork waits: the program has to be able to end.
+    """
+    lock = _lock
+    taken = lock.acquire(timeout=PATIENCE)
+    try:
         yield
+    finally:
+        if taken:
+            lock.release()
 
 
 def load_for_values() -> None:

@@ -75,6 +75,23 @@ if pid == 0:
 assert os.waitpid(pid, 0)[1] == 0
 """
 
+HANGING = """
+from verl_trace.recorder import loading
+loading.PATIENCE = 0.1
+init()
+Tool().execute(1)
+begun = threading.Event()
+def load():
+    with loading.loading():
+        begun.set()
+        threading.Event().wait()
+threading.Thread(target=load, daemon=True).start()
+begun.wait()
+Tool().execute(2)
+session.stop()
+os._exit(0)
+"""
+
 CHILDREN = """
 def child(n):
     init()
@@ -123,6 +140,13 @@ def test_a_fork_while_a_thread_of_ours_loads_a_module(tmp_path: Path) -> None:
     """The child can load the same module: it does not wait for a thread that only its parent has."""
     (tmp_path / "slow.py").write_text("import time; time.sleep(0.5)")
     run(tmp_path, WHILE_LOADING)
+
+
+def test_the_program_ends_while_a_thread_of_ours_hangs_in_an_import(tmp_path: Path, found: Any) -> None:
+    """The file system that the packages lie on is gone: what was recorded is closed all the same."""
+    run(tmp_path, HANGING)
+
+    assert found(tmp_path / "runs").calls.total() == 4
 
 
 def test_children_of_multiprocessing_close_their_files(tmp_path: Path) -> None:
