@@ -210,7 +210,7 @@ def test_anything_becomes_valid_json(value: Any) -> None:
     json.loads(out.decode(), parse_constant=lambda name: pytest.fail(name))
 
 
-@pytest.mark.parametrize("name", ["decimal", "pathlib"])
+@pytest.mark.parametrize("name", ["decimal", "pathlib", "numpy", "torch", "pandas", "PIL.Image"])
 def test_a_module_that_another_thread_is_still_loading(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has a name already and no classes yet; values of other types look as ever."""
     values = [len, ValueError("x"), int]
