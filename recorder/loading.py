@@ -7,6 +7,7 @@ A child would find such a module half loaded by a thread that it does not have, 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import threading
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 
 __all__ = ["install", "load_for_values", "loading"]
 
-# A module comes in milliseconds; on a file system that hangs, a fork waits no longer than this, in seconds.
+# A module comes in milliseconds; on a file system that hangs, nobody else waits longer than this, in seconds.
 PATIENCE = 2.0
 # re-entrant: a signal handler may fork while its own thread loads
 _lock = threading.RLock()
@@ -24,9 +25,16 @@ _FOR_VALUES = ("base64", "hashlib")
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Around an import in a thread of the recorder; a fork waits for its end."""
-    with _lock:
+    """Around an import in a thread of the recorder; a fork waits for its end.
+
+    An import that hangs in another thread is waited for no longer than a fork waits: the program has to be able to end.
+    """
+    taken = _lock.acquire(timeout=PATIENCE)
+    try:
         yield
+    finally:
+        if taken:
+            _lock.release()
 
 
 def load_for_values() -> None:
@@ -39,19 +47,19 @@ def load_for_values() -> None:
 
 def install() -> None:
     """From now on forks wait."""
-    os.register_at_fork(before=_wait, after_in_parent=_go_on, after_in_child=_after_fork)
-
-
-def _wait() -> None:
-    _lock.acquire(timeout=PATIENCE)
-
-
-def _go_on() -> None:
-    # another thread still has it where waiting was given up
-    with contextlib.suppress(RuntimeError):
-        _lock.release()
+    # Not in Python: a signal that came during the fork has its handler called by the first Python code after it, and
+    # what that raised, a time limit for one, would end the hook instead of reaching the program. Where waiting was
+    # given up, the interpreter notes at each fork that there was nothing to release.
+    os.register_at_fork(
+        before=functools.partial(_lock.acquire, True, PATIENCE),
+        after_in_parent=_lock.release,
+        after_in_child=_after_fork,
+    )
 
 
 def _after_fork() -> None:
-    global _lock
-    _lock = threading.RLock()
+    try:
+        _lock.release()
+    except RuntimeError:
+        # waiting was given up: the thread that has it is not here
+        _lock._at_fork_reinit()  # type: ignore[attr-defined]

@@ -29,9 +29,15 @@ class Heavy(TypeError):
     """An array that belongs into the side file, or needs a look at each element."""
 
 
+def _loaded(name: str, needed: str) -> Any:
+    """The module where it is loaded as far as what is needed, else None: another thread may be at it."""
+    module = sys.modules.get(name)
+    return module if hasattr(module, needed) else None
+
+
 def is_array(value: Any, kind: type) -> bool:
     """Whether it is a numpy or torch array or scalar."""
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    numpy, torch = _loaded("numpy", "ndarray"), _loaded("torch", "Tensor")
     if numpy is not None and issubclass(kind, (numpy.ndarray, numpy.generic)):
         return True
     return torch is not None and issubclass(kind, torch.Tensor)
@@ -43,14 +49,14 @@ def array_form(value: Any, kind: type) -> Any:
     Raises:
         Heavy: see `heavy_form`.
     """
-    numpy = sys.modules.get("numpy")
+    numpy = _loaded("numpy", "ndarray")
     if numpy is not None:
         if issubclass(kind, numpy.ndarray):
             return _numpy_form(numpy, value)
         if issubclass(kind, numpy.generic):
             # long doubles have no other form, and nanoseconds would become a bare number
             return str(value) if value.dtype.kind in "mM" or value.dtype.char in "gG" else value.tolist()
-    torch = sys.modules.get("torch")
+    torch = _loaded("torch", "Tensor")
     if torch is not None:
         if issubclass(kind, torch.Tensor):
             if value.device.type != "cpu" or value.layout is not torch.strided or value.numel() > INLINE_ELEMENTS:
@@ -76,7 +82,7 @@ def _numpy_form(numpy: Any, value: Any) -> Any:
 
 def heavy_form(value: Any, side: SideFile | None, digests: list[str]) -> dict[str, Any]:
     """Shape, dtype, device, a summary and a reference for an array that `array_form` does not take."""
-    torch: Any = sys.modules.get("torch")
+    torch = _loaded("torch", "Tensor")
     is_tensor = torch is not None and issubclass(type(value), torch.Tensor)
     form: dict[str, Any] = {
         "_type": "Tensor" if is_tensor else "ndarray",
@@ -125,8 +131,8 @@ def table_fields(value: Any, kind: type, names: frozenset[str]) -> dict[str, Any
         fields = _tensordict_fields(value, kind, module)
         if fields is not None:
             return fields
-    pandas = sys.modules.get("pandas")
-    if pandas is None or not hasattr(pandas, "DataFrame"):
+    pandas = _loaded("pandas", "DataFrame")
+    if pandas is None:
         return None
     if issubclass(kind, pandas.DataFrame):
         columns = {str(name): value.iloc[:, at].tolist() for at, name in enumerate(value.columns)}

@@ -93,7 +93,8 @@ def mimetype_of(data: bytes) -> str:
 def image_form(value: Any, kind: type, side: SideFile | None, digests: list[str]) -> dict[str, Any] | None:
     """A PIL image; None for anything else. One that is closed or broken is a form with `_omitted`."""
     pil = sys.modules.get("PIL.Image")
-    if pil is None or not issubclass(kind, pil.Image):
+    # a thread may be loading it
+    if pil is None or not hasattr(pil, "Image") or not issubclass(kind, pil.Image):
         return None
     form: dict[str, Any] = {"_type": "PIL.Image.Image"}
     try:

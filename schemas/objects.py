@@ -318,12 +318,12 @@ def _leaf(value: Any, kind: type, budget: Budget) -> Any:
         return str(value)
     if any(kind is t for t in _AS_TEXT):
         return str(value)
-    # there is none before somebody loaded its module, which takes longer than this one
-    decimal = sys.modules.get("decimal")
-    if decimal is not None and kind is decimal.Decimal:
+    # there is none before somebody loaded its module, which takes longer than this one; a thread may be at it
+    decimal = getattr(sys.modules.get("decimal"), "Decimal", None)
+    if decimal is not None and kind is decimal:
         return {"_type": "Decimal", "value": str(value)}
-    pathlib = sys.modules.get("pathlib")
-    if pathlib is not None and issubclass(kind, pathlib.PurePath):
+    path = getattr(sys.modules.get("pathlib"), "PurePath", None)
+    if path is not None and issubclass(kind, path):
         return str(value) if module_name(kind).startswith("pathlib") else f"<{class_name(kind)}>"
     if issubclass(kind, BaseException):
         return {"_type": class_name(kind), "message": exception_message(value)}

@@ -75,6 +75,61 @@ if pid == 0:
 assert os.waitpid(pid, 0)[1] == 0
 """
 
+TIME_LIMIT = """
+import ctypes, functools, signal
+from verl_trace.recorder import loading
+class TimeIsUp(Exception): pass
+def handler(*_): raise TimeIsUp
+signal.signal(signal.SIGALRM, handler)
+# by a call from C to C, so that the handler is not called before the hooks that follow
+os.register_at_fork(after_in_parent=functools.partial(ctypes.CDLL(None)["raise"], int(signal.SIGALRM)))
+init()
+raised = False
+try:
+    if os.fork() == 0: os._exit(0)
+except TimeIsUp:
+    raised = True
+os.wait()
+free = []
+def look():
+    if loading._lock.acquire(timeout=5): free.append(True)
+thread = threading.Thread(target=look)
+thread.start(); thread.join()
+print(raised, free)
+"""
+
+FORK_INSIDE = """
+from verl_trace.recorder import loading
+init()
+with loading.loading():
+    pid = os.fork()
+def look():
+    with loading.loading(): free.append(loading._lock.acquire(False))
+free = []
+thread = threading.Thread(target=look)
+thread.start(); thread.join()
+if pid == 0:
+    os._exit(free != [True] or loading._lock._is_owned())
+assert free == [True] and os.waitpid(pid, 0)[1] == 0
+"""
+
+HANGING = """
+from verl_trace.recorder import loading
+loading.PATIENCE = 0.1
+init()
+Tool().execute(1)
+begun = threading.Event()
+def load():
+    with loading.loading():
+        begun.set()
+        threading.Event().wait()
+threading.Thread(target=load, daemon=True).start()
+begun.wait()
+Tool().execute(2)
+session.stop()
+os._exit(0)
+"""
+
 CHILDREN = """
 def child(n):
     init()
@@ -123,6 +178,23 @@ def test_a_fork_while_a_thread_of_ours_loads_a_module(tmp_path: Path) -> None:
     """The child can load the same module: it does not wait for a thread that only its parent has."""
     (tmp_path / "slow.py").write_text("import time; time.sleep(0.5)")
     run(tmp_path, WHILE_LOADING)
+
+
+def test_a_time_limit_that_ends_during_a_fork(tmp_path: Path) -> None:
+    """What the signal's handler raises reaches the program, and no hook of ours is cut short by it."""
+    assert run(tmp_path, TIME_LIMIT) == "True [True]\n"
+
+
+def test_a_fork_by_the_thread_that_loads(tmp_path: Path) -> None:
+    """A signal handler may do that; both processes can load afterwards."""
+    run(tmp_path, FORK_INSIDE)
+
+
+def test_the_program_ends_while_a_thread_of_ours_hangs_in_an_import(tmp_path: Path, found: Any) -> None:
+    """The file system that the packages lie on is gone: what was recorded is closed all the same."""
+    run(tmp_path, HANGING)
+
+    assert found(tmp_path / "runs").calls.total() == 4
 
 
 def test_children_of_multiprocessing_close_their_files(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import enum
 import json
 import math
 import pathlib
+import sys
+import types
 import uuid
 from collections import OrderedDict, deque, namedtuple
 from dataclasses import dataclass, field
@@ -206,3 +208,14 @@ def test_anything_becomes_valid_json(value: Any) -> None:
     out = encode(value)
     assert b"\n" not in out
     json.loads(out.decode(), parse_constant=lambda name: pytest.fail(name))
+
+
+@pytest.mark.parametrize("name", ["decimal", "pathlib", "numpy", "torch", "pandas", "PIL.Image"])
+def test_a_module_that_another_thread_is_still_loading(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a name already and no classes yet; values of other types look as ever."""
+    values = [len, ValueError("x"), int]
+    before = encode(values)
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+
+    assert encode(values) == before
+    assert json.loads(before)[1] == {"_type": "ValueError", "message": "x"}
