@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from ..schemas.repeats import prepare as prepare_repeats
 from .counters import warn_once
-from .loading import load_for_values, loading
+from .loading import loading
 from .sealer import Sealer, started
 from .settings import MIN_SEAL_BYTES, Settings
 from .writer import SegmentWriter
@@ -89,16 +89,11 @@ class Background:
         self.sealer.start()
         with loading():
             prepare_repeats()
-        prepared = False
         while not self._stopping:
             self._round()
             job = None
             with contextlib.suppress(queue.Empty):
                 job = self._jobs.get(timeout=TICK)
-            if not prepared:
-                # not at once: the start is over by now
-                prepared = True
-                load_for_values()
             if job is not None:
                 self._guarded("decoding", job)
                 self._run_jobs(time.monotonic() + TICK)

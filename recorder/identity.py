@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import sys
 import time
@@ -104,8 +105,6 @@ def attempt_of(slurm: Mapping[str, str], ray: Mapping[str, str], environ: Mappin
         if not any(parts) and len(token) == 12 and _HEX.issuperset(token):
             return token
         parts += ["token", token]
-    import hashlib
-
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
 

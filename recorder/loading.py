@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import os
 import threading
 from collections.abc import Iterator
 
-__all__ = ["install", "load_for_values", "loading"]
+__all__ = ["install", "loading"]
 
 # A module comes in milliseconds; on a file system that hangs, nobody else waits longer than this, in seconds.
 PATIENCE = 2.0
 # re-entrant: a signal handler may fork while its own thread loads
 _lock = threading.RLock()
-# What large and odd values need.
-_FOR_VALUES = ("base64", "hashlib")
 
 
 @contextlib.contextmanager
@@ -35,14 +32,6 @@ def loading() -> Iterator[None]:
     finally:
         if taken:
             _lock.release()
-
-
-def load_for_values() -> None:
-    """Before the first value that needs it: its caller must not wait, nor have no descriptor left to load it with."""
-    # whoever needs it tries again
-    with loading(), contextlib.suppress(ImportError, OSError):
-        for name in _FOR_VALUES:
-            importlib.import_module(name)
 
 
 def install() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar, Token
 from typing import Any, NamedTuple
@@ -69,7 +70,6 @@ class TraceContext(NamedTuple):
 
     def to_text(self) -> str:
         """All of it as ASCII text without spaces, for where only text can travel; `use_context` takes it back."""
-        from base64 import urlsafe_b64encode
 
         parts = [self.trace_id, self.span_id, self.traced, _text(self.head), _text(self.json), self.recording]
         return _MARK + urlsafe_b64encode(orjson.dumps(parts)).decode()
@@ -177,8 +177,6 @@ def _understood(context: Any) -> TraceContext | None:
 
 
 def _from_text(text: str) -> TraceContext:
-    from base64 import urlsafe_b64decode
-
     trace_id, span_id, traced, head, json, recording = orjson.loads(urlsafe_b64decode(text[len(_MARK) :]))
     return TraceContext(trace_id, span_id, traced, _bytes(head), _bytes(json), recording)
 

@@ -101,7 +101,7 @@ class Sealer:
             try:
                 next(self._leftovers)
                 return True
-            except (StopIteration, OSError):
+            except (StopIteration, OSError, ImportError):
                 self._leftovers = None
         return False
 

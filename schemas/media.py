@@ -16,6 +16,7 @@ import io
 import os
 import re
 import sys
+from base64 import b64decode, b64encode
 from typing import Any
 
 from .interrupts import pass_on
@@ -49,8 +50,6 @@ def data_url_form(text: str, side: SideFile | None, digests: list[str]) -> dict[
     head = re.compile(_DATA_URL, re.IGNORECASE).match(text, 0, 200)
     if head is None or side is None:
         return None
-    from base64 import b64decode
-
     body = text[head.end() :]
     try:
         content = b64decode(body, validate=True)
@@ -74,9 +73,6 @@ def bytes_form(data: bytes, name: str, side: SideFile | None, digests: list[str]
 
 
 def _base64(data: bytes) -> str:
-    # loaded where there are bytes: most recordings have none
-    from base64 import b64encode
-
     return b64encode(data).decode()
 
 

@@ -8,6 +8,7 @@ is stored once, may be copied by a repair, and cannot be mixed up.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Protocol
 
 __all__ = ["SideFile", "digest_of", "is_digest", "reference"]
@@ -31,9 +32,6 @@ class SideFile(Protocol):
 
 def digest_of(content: bytes) -> str:
     """The name of a content."""
-    # loaded at the first content: most recordings have none
-    import hashlib
-
     return hashlib.sha256(content).hexdigest()
 
 
