@@ -46,15 +46,19 @@ class Repeats:
         self._known: dict[str, _Known] = {}
         self._seen: set[str] = set()
 
+    def met(self, names: list[str]) -> bool:
+        """Whether any of the lists so named was there before; from now on all of them were."""
+        if _same is None:
+            return False
+        was = not self._seen.isdisjoint(names)
+        self._seen.update(names)
+        return was
+
     def pieces(self, name: str, items: list[Any], numbers: Callable[[list[Any]], bytes | None]) -> list[bytes] | None:
-        """The JSON of a list of ints in pieces; None where it holds anything else, or nothing is known of it.
+        """The JSON of a list of ints in pieces; None where it holds anything else.
 
         `numbers` gives the JSON of a list of numbers that begins with an int, None for any other list.
         """
-        if name not in self._seen:
-            if _same is not None:
-                self._seen.add(name)
-            return None
         # taken out meanwhile, so that no thread finds it half changed
         known = self._known.pop(name, None)
         if known is None:

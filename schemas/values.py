@@ -39,10 +39,11 @@ import orjson
 from .arrays import is_array
 from .classes import class_name
 from .interrupts import pass_on
+from .long_lists import FEW_ITEMS, numbers, with_long_lists
 from .media import is_data_url
 from .objects import Budget, plain, simple_form, tagged_fields
 from .redaction import REDACTED, is_redacted, key_patterns
-from .repeats import MIN_ITEMS, Repeats
+from .repeats import Repeats
 from .side import SideFile
 
 __all__ = ["Payload", "encode", "encode_pieces"]
@@ -50,8 +51,6 @@ __all__ = ["Payload", "encode", "encode_pieces"]
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 _dumps = orjson.dumps
 
-# Above this many items a list is written by itself, so that the look at types does not cost more than writing.
-_FEW_ITEMS = 16
 # Above this many rows a list is looked at as a whole.
 _LARGE = 256
 # Above this many characters a text may be a data URL.
@@ -66,7 +65,6 @@ _KEYS_KEPT = 4096
 _WHOLE = frozenset({int, bool, type(None)})
 _SCALARS = frozenset({int, bool, type(None), str})
 _NUMBERS = frozenset({int, bool, type(None), float})
-_REAL = frozenset({int, float})
 _PLAIN = frozenset({int, bool, type(None), str, float})
 _Names = dict[str, bytes]
 
@@ -113,9 +111,9 @@ def encode_pieces(value: Any, side: SideFile | None = None, repeats: Repeats | N
             if _is_small(value, names, 0, long):
                 if not long:
                     return _dumps(value)
-                pieces = _with_long_lists(value, names, repeats)
-                if pieces is not None:
-                    return pieces
+                out = with_long_lists(value, long, names, repeats)
+                if out is not None:
+                    return out
     except Exception as error:  # noqa: BLE001
         pass_on(error)
     budget = Budget(side)
@@ -146,7 +144,7 @@ def _is_small(value: dict[Any, Any], names: _Names, depth: int, long: list[str] 
             if item - item != 0.0:
                 return False
         elif kind is list:
-            if len(item) > _FEW_ITEMS:
+            if len(item) > FEW_ITEMS:
                 if long is None:
                     return False
                 long.append(key)
@@ -180,34 +178,6 @@ def _know(key: str, names: _Names) -> bool:
         names.clear()
     names[key] = _dumps(key) + b":"
     return True
-
-
-def _with_long_lists(value: dict[str, Any], names: _Names, repeats: Repeats | None) -> list[bytes] | None:
-    """The JSON, in pieces, of a dict that is small but for long lists; None unless these hold numbers only."""
-    parts: list[bytes] = []
-    between: dict[str, Any] = {}
-    comma = b"{"
-    for key, item in value.items():
-        if type(item) is not list or len(item) <= _FEW_ITEMS:
-            between[key] = item
-            continue
-        pieces = None
-        if repeats is not None and len(item) >= MIN_ITEMS:
-            pieces = repeats.pieces(key, item, _numbers)
-        if pieces is None:
-            json = _numbers(item)
-            if json is None:
-                return None
-            pieces = [json]
-        if between:
-            parts += (comma, _dumps(between)[1:-1])
-            between.clear()
-            comma = b","
-        # forgotten meanwhile where other threads meet many new ones
-        parts += (comma, names.get(key) or _dumps(key) + b":", *pieces)
-        comma = b","
-    parts.append(b"," + _dumps(between)[1:] if between else b"}")
-    return parts
 
 
 def _encode(value: Any, depth: int, budget: Budget) -> bytes:
@@ -257,7 +227,7 @@ def _fields(value: Any, fields: dict[Any, Any], depth: int, budget: Budget) -> b
                 continue
             name = names[key]
         kind = type(item)
-        body = _dumps(item) if kind in _WHOLE else _numbers(item) if kind is list else None
+        body = _dumps(item) if kind in _WHOLE else numbers(item) if kind is list else None
         if body is None:
             if not is_open:
                 _enter(value, depth, budget)
@@ -269,18 +239,6 @@ def _fields(value: Any, fields: dict[Any, Any], depth: int, budget: Budget) -> b
         budget.open.discard(id(value))
     parts.append(b"}")
     return b"".join(parts) if fields else b"{}"
-
-
-def _numbers(items: list[Any]) -> bytes | None:
-    """The JSON of a list that begins with a number and holds nothing else; None for any other list."""
-    if not items or type(items[0]) not in _REAL:
-        return None
-    try:
-        out = _dumps(items)
-    except (TypeError, ValueError, RecursionError):
-        return None
-    # one byte is searched for at memory speed: token ids and log-probs hold neither an n nor a quote
-    return None if b"n" in out or b'"' in out else out
 
 
 def _items(value: list[Any] | tuple[Any, ...], depth: int, budget: Budget) -> bytes:

@@ -60,7 +60,7 @@ def test_a_growing_prompt_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> No
         encoded.append(len(value) if isinstance(value, list) else 0)
         return real(value, *rest, **more)
 
-    monkeypatch.setattr("verl_trace.schemas.values._dumps", counting)
+    monkeypatch.setattr("verl_trace.schemas.long_lists._dumps", counting)
     items += range(7)
     out = encode_pieces({"prompt_ids": items}, None, known)
 
