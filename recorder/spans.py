@@ -199,6 +199,16 @@ def begin(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], kind: type[_S] 
         if trace is None:
             trace = no_attributes(session)
         span.trace = trace
+        skip = op.skipped(args, kwargs)
+        inputs = op.binder.inputs(args, kwargs, skip)
+        if session.token2text:
+            span.inputs = inputs
+            span.instance = args[0] if skip and args else op.instance
+        if session.settings.drop_fields:
+            inputs = without(inputs, session.settings.drop_fields)
+        payload = encode_pieces(inputs, session.side, trace.repeats)
+        size = sum(map(len, payload)) if type(payload) is list else len(payload)
+        # after the encoding, which may take long: the method begins now
         span.started = started = time_ns()
         span_id, began = stamp(started)
         span.id = span_id
@@ -213,15 +223,6 @@ def begin(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], kind: type[_S] 
             core = f'{op.core}{span_id}","trace_id":"{trace_id}","parent_id":"{parent.id}","started_at":"{began}",'
         span.core = core
         span.token = token = current_span.set(span)
-        skip = op.skipped(args, kwargs)
-        inputs = op.binder.inputs(args, kwargs, skip)
-        if session.token2text:
-            span.inputs = inputs
-            span.instance = args[0] if skip and args else op.instance
-        if session.settings.drop_fields:
-            inputs = without(inputs, session.settings.drop_fields)
-        payload = encode_pieces(inputs, session.side, trace.repeats)
-        size = sum(map(len, payload)) if type(payload) is list else len(payload)
         if type(payload) is Payload:
             core = f"{core}{_blobs(payload)[1:]},"
         head = f'{{"kind":"start","bytes":{size},{trace.begin}{core}{trace.before_inputs}'.encode()

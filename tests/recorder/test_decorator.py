@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -170,6 +172,31 @@ def test_times_and_ids(recording: Any) -> None:
     assert {i[14] for i in ids} == {"7"}
     assert all(s["started_at"].endswith("Z") and len(s["started_at"]) == 27 for s in starts)
     assert all(r["ended_at"] >= r["started_at"] and r["duration"] >= 0 for r in records if r["kind"] == "end")
+
+
+def test_a_call_begins_when_its_inputs_are_encoded(recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What encoding takes does not let a call end before those that it made."""
+    from verl_trace.recorder import spans
+    from verl_trace.schemas.values import encode_pieces
+
+    def slow(value: Any, *rest: Any) -> Any:
+        if value == {"way": "slow"}:
+            time.sleep(0.5)
+        return encode_pieces(value, *rest)
+
+    @rollout_trace_op
+    def outer(way: str) -> int:
+        return Agent().tool(1)
+
+    monkeypatch.setattr(spans, "encode_pieces", slow)
+    called = time.time()
+    outer("slow")
+
+    inner_end, outer_end = recording.finish("end")
+    began = datetime.fromisoformat(outer_end["started_at"].replace("Z", "+00:00")).timestamp()
+    assert began > called + 0.45
+    assert outer_end["duration"] < 0.45
+    assert outer_end["started_at"] <= inner_end["started_at"]
 
 
 def test_trouble_of_ours_is_not_the_callers(recording: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
