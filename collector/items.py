@@ -108,15 +108,16 @@ def items_of(folder: Path, target: Path, failures: list[tuple[str, str]]) -> Ite
     `failures`, with the reason.
 
     Sizes are taken before anything is copied, those of segments first: contents are written before the lines that
-    refer to them, so that whatever the lines refer to is within the sizes of the side files taken after. Then segments
-    are listed once more: a process opens its next one before it says in the last that it goes on there.
+    refer to them, so that whatever the lines refer to is within the sizes of the side files taken after. Segments are
+    listed twice: a process opens its next one before it says in the last that it goes on there.
     """
     names = sorted(name for name in os.listdir(folder) if not name.endswith(TMP_SUFFIX))
-    segments = _stat_all(folder, [name for name in names if parse_segment_name(name) is not None], failures)
+    found = _stat_all(folder, [name for name in names if parse_segment_name(name) is not None], failures)
     again = [name for name in os.listdir(folder) if parse_segment_name(name) is not None and name not in set(names)]
-    others = _stat_all(folder, [name for name in names if parse_segment_name(name) is None], failures)
+    found |= _stat_all(folder, again, failures)
+    found |= _stat_all(folder, [name for name in names if parse_segment_name(name) is None], failures)
     deleted = pruned_files(target)
-    for name, status in [*segments.items(), *_stat_all(folder, again, failures).items(), *others.items()]:
+    for name, status in found.items():
         if name in deleted:
             continue
         item = _item(folder / name, target / name, status)
@@ -160,23 +161,29 @@ def sealed_form(item: Item) -> Item | None:
 
 
 def _stat_all(folder: Path, names: list[str], failures: list[tuple[str, str]]) -> dict[str, os.stat_result]:
+    """The files of these names; a raw segment that was sealed since it was listed under the name that it has now."""
     found = {}
     for name in names:
         try:
-            found[name] = os.stat(folder / name)
+            try:
+                status = os.stat(folder / name)
+            except FileNotFoundError:
+                name += ".zst"
+                status = os.stat(folder / name)
         except FileNotFoundError:
-            # sealed or removed meanwhile: the next pass meets the other form
             continue
         except OSError as error:
             failures.append((str(folder / name), error.strerror or str(error)))
         else:
-            if _concerns(name) and not stat.S_ISREG(found[name].st_mode):
+            found[name] = status
+            if _concerns(name) and not stat.S_ISREG(status.st_mode):
                 failures.append((str(folder / name), "is no regular file"))
     return found
 
 
 def _item(source: Path, target: Path, status: os.stat_result) -> Item | None:
-    if not os.path.isfile(source):
+    # what has vanished since is looked for under its other name when it is to be brought
+    if not stat.S_ISREG(status.st_mode):
         return None
     segment = parse_segment_name(source)
     if segment is not None and segment.sealed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -15,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from verl_trace.collector import Pace, collect
+from verl_trace.collector import Pace, collect, items
 from verl_trace.collector import transfer as transfers
 from verl_trace.reader import find_runs, iter_trajectories
 from verl_trace.reader.verify import verify
+from verl_trace.recorder.sealing import seal
 
 RECORD = """
 import sys, time
@@ -160,6 +162,30 @@ def test_a_live_run_is_followed(tmp_path: Path) -> None:
     assert len(seen) > 100
     assert calls(shared) == calls(node)
     assert states(shared) == ["whole"]
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_a_segment_that_is_sealed_meanwhile_arrives(
+    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """At whatever step of a pass: with a later one of its process there, a reader would say that it is lost."""
+    raw = max((node / "exp1").glob("*.jsonl"))
+    steps = itertools.count()
+    for name in ("_stat_all", "pruned_files"):
+        real = getattr(items, name)
+
+        def meanwhile(*of: Any, real: Any = real) -> Any:
+            if next(steps) == step:
+                seal(raw)
+            return real(*of)
+
+        monkeypatch.setattr(items, name, meanwhile)
+    # with a deadline nothing is sealed here first
+    report = collect(node, tmp_path / "shared", pace=Pace(deadline=time.monotonic() + 600))
+
+    assert not raw.exists()
+    assert report.failures == []
+    assert calls(tmp_path / "shared") == calls(node)
 
 
 def test_a_lost_node_costs_what_came_after_the_last_pass(tmp_path: Path) -> None:
