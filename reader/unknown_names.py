@@ -7,17 +7,33 @@ as soon as one of all that were read has it. That is known when they have been r
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 
 from ..schemas.errors import BadFilter
+from .facts import trajectory_facts
 from .filters import Filters
+from .outlines import iter_outlines
+from .runs import Run
 from .score_names import SCORE_NAMES
 
-__all__ = ["unknown_names"]
+__all__ = ["look_for_names", "unknown_names"]
 
 # Rightly typed everywhere, but not every run has them.
 _WELL_KNOWN = frozenset({"node", "rank", *SCORE_NAMES})
 # More names than this help nobody.
 _LISTED = 40
+
+
+def look_for_names(filters: Filters, runs: Sequence[Run]) -> None:
+    """Read these runs, in outline, until every name was seen: for what can only be asked before it is done."""
+    where = filters.where
+    if where is None or not where.missing:
+        return
+    for run in runs:
+        for outline in iter_outlines(run):
+            where.note(trajectory_facts(outline))
+            if not where.missing:
+                return
 
 
 def unknown_names(filters: Filters, *, ended: bool) -> str:

@@ -60,6 +60,8 @@ class Options:
     wandb: WandbOptions = field(default_factory=WandbOptions)
     feedback: bool = False
     has_score: HasScore = has_score
+    # the names in --where are looked for before anything is sent
+    names_first: bool = True
     # what the ledger remembers is not asked for again: for looks between which nothing but time has passed
     trusting: bool = False
     # what the ledger of each place would remember if it could be written, for the next look
