@@ -19,6 +19,7 @@ from .choose import Choice, Choosing
 from .client import Client, Unreachable
 from .estimate import keep_rate
 from .feedback import give_feedback
+from .folders import files_without_records
 from .ledger import Ledger, Place, state_folder
 from .lessen import Lessen
 from .ops import OBJECT_DIGEST, Ops, op_object_id
@@ -117,7 +118,7 @@ def measure(run: Run, report: RunReport, settling: Settling, options: Options, t
         report.trajectories_to_send += sum(trace_id != last for trace_id in batch.traces)
         last = next(reversed(batch.traces), last)
         tell()
-    _note(report, reading, settling)
+    _note(run, report, reading, settling)
 
 
 def choice_of(run: Run, report: RunReport, options: Options) -> Choice | None:
@@ -182,7 +183,7 @@ class _Replay:
         try:
             disowned = self._pass(reading)
             keep_rate(self._state, self._client.url, self._report, time.monotonic() - began)
-            _note(self._report, reading, self._settling)
+            _note(self._run, self._report, reading, self._settling)
             if disowned:
                 self._ledger.forget()
                 self._report.note(
@@ -289,7 +290,7 @@ class _Replay:
             )
 
 
-def _note(report: RunReport, reading: Reading, settling: Settling) -> None:
+def _note(run: Run, report: RunReport, reading: Reading, settling: Settling) -> None:
     """What is to be said beside numbers."""
     if reading.skipped:
         report.note(f"{counted(reading.skipped, 'trajectory')} left out by sampling when the run was recorded")
@@ -320,6 +321,7 @@ def _note(report: RunReport, reading: Reading, settling: Settling) -> None:
             " options). Weave changes no stored call; --project OTHER makes a full copy"
         )
     report.unreadable += sorted({str(damage.path) for damage in reading.damages if damage.kind == "unreadable"})
+    report.unreadable += files_without_records(run, reading.damages)
     for damage in reading.damages[:DAMAGES_NOTED]:
         size = counted(damage.length, "byte")
         report.note(f"damaged: {damage.path.name} at byte {damage.offset}, {size}: {damage.reason}")
