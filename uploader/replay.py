@@ -98,6 +98,7 @@ def measure(run: Run, report: RunReport, settling: Settling, options: Options, t
         return f"weave:///{report.target}/op/{op_object_id(name)}:{OBJECT_DIGEST}"
 
     reading = Reading()
+    settling.watch(reading.damages)
     choice = choice_of(run, report, options)
     plan = Plan(
         report,
@@ -254,6 +255,7 @@ class _Replay:
 
     def _batches(self, plan: Plan, reading: Reading) -> Iterator[Batch]:
         """The run's requests. Of a run that is partly stored, only what is new is read whole."""
+        self._settling.watch(reading.damages)
         if not (plan.believe and self._ledger.remembers_any):
             yield from plan.batches(iter_trajectories(self._run, reading))
             return
@@ -262,11 +264,12 @@ class _Replay:
         new, plan.later = frozenset(plan.later), None
         if not new:
             return
-        seen = 0
+        seen, again = 0, Reading()
+        self._settling.watch(again.damages)
 
         def of_new() -> Iterator[Trajectory]:
             nonlocal seen
-            for trajectory in read(self._run, new):
+            for trajectory in read(self._run, new, again):
                 if trajectory.trace_id in new:
                     seen += 1
                     yield trajectory
@@ -275,6 +278,8 @@ class _Replay:
         if seen < len(new):
             gone = counted(len(new) - seen, "trajectory")
             self._report.unreadable.append(f"{self._run.folder}: files of {gone} have gone")
+        known = {damage.path for damage in reading.damages}
+        reading.damages += [one for one in again.damages if one.kind == "unreadable" and one.path not in known]
 
     def _note_troubles(self) -> None:
         if self._ledger.trouble:
