@@ -56,11 +56,13 @@ def compare(
     if len(selectors) < 2:
         raise BadQuery("compare needs two trajectories", hint="verl-trace compare RUN SELECTOR SELECTOR")
     decode = load_tokenizer(tokenizer, "compare") if tokenizer is not None else None
+    parts = [selector.rpartition("=") for selector in selectors]
+    asked = [(Path(other) if separator else run, name) for other, separator, name in parts]
+    runs = {path: runs_named(path) for path, _ in asked}
     trajectories, readings = [], []
     warnings: dict[str, None] = {}
-    for selector in selectors:
-        other, separator, name = selector.rpartition("=")
-        picked = pick(runs_named(Path(other) if separator else run), name, filters)
+    for path, name in asked:
+        picked = pick(runs[path], name, filters, beside=[one for other in runs.values() for one in other])
         trajectories.append(picked.trajectory)
         readings.append(picked.reading)
         warnings[picked.warning] = None

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["status"]
 
 _NOTHING_LEFT, _SOMETHING_LEFT = 0, 1
+_FROM_MEMORY = " (not known here to be stored; what a stopped upload sent last may have arrived: --ask asks the server)"
 
 
 @with_filters
@@ -50,8 +51,9 @@ def status(
 ) -> None:
     """Say what of a run is stored in Weave, what is still to be sent, and what must wait. Changes nothing.
 
-    Without --ask no network is used: it says what uploads from here, by this user, have seen confirmed. With filters,
-    all of it is about the trajectories that they mean.
+    Without --ask no network is used: it says what uploads from here, by this user, have seen confirmed and asked back;
+    of one that was stopped, what it sent last counts as pending and may have arrived. With filters, all of it is about
+    the trajectories that they mean.
 
     Exit codes: 0 all is stored; 1 something is left to be sent, or must wait; 2 it could not start.
 
@@ -69,7 +71,7 @@ def status(
         print_json(orjson.dumps([one.as_json() for one in found], option=orjson.OPT_INDENT_2).decode())
     else:
         for one_status in found:
-            for line in _lines(one_status):
+            for line in _lines(one_status, ask):
                 typer.echo(visible(line))
     for name in [*closed, *(str(damage.path) for one in runs for damage in one.passed_over)]:
         typer.echo(f"verl-trace: cannot be read: {visible(name)}", err=True)
@@ -106,17 +108,19 @@ def _asker(client: Client) -> Rows:
     return rows
 
 
-def _lines(status: RunStatus) -> list[str]:
+def _lines(status: RunStatus, ask: bool) -> list[str]:
     lines = [f"{status.project_name} · {status.experiment_name} ({status.folder})"]
     calls, trajectories = plural(status.recorded, "call"), counted(status.trajectories, "trajectory")
     lines.append(f"  recorded {status.recorded:>9,} {calls} in {trajectories}")
     for reason, count in sorted(status.waiting.items()):
         lines.append(f"  waiting  {count:>9,} {reason}")
-    for place in status.places:
+    for number, place in enumerate(status.places):
+        # the place that was asked comes first
+        guess = place.pending and not (ask and number == 0)
         lines.append(f"  stored   {place.stored:>9,} in {place.project_id} on {place.server}")
         if place.otherwise:
             lines.append(f"           {place.otherwise:>9,} of them otherwise: with another end or other attributes")
-        lines.append(f"  pending  {place.pending:>9,}")
+        lines.append(f"  pending  {place.pending:>9,}{_FROM_MEMORY if guess else ''}")
     if not status.places:
         lines.append(
             f"  pending  {status.settled:>9,} (nothing of it is known here to be stored; --ask asks the server)"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ..schemas.lines import Line
 from .outline_cache import kept_outline
 from .records import score_of, text_of, trace_id_of
-from .segments import SegmentLines
+from .segments import Damage, SegmentLines
 from .writers import Segment
 
 __all__ = ["FirstPass", "first_pass", "kept_first_pass"]
@@ -19,12 +19,13 @@ __all__ = ["FirstPass", "first_pass", "kept_first_pass"]
 
 @dataclass
 class FirstPass:
-    """What a segment holds. `size`: decompressed bytes up to which the next pass is to read; None where it could not be
-    read to its end, and where it does not grow."""
+    """What a segment holds. `size`: decompressed bytes up to which the next pass is to read, None where it does not
+    grow. `refused`: why it was not read to its end."""
 
     records: Counter[str] = field(default_factory=Counter)
     scores: list[Line] = field(default_factory=list)
     size: int | None = None
+    refused: Damage | None = None
 
     def score(self, line: Line) -> None:
         """Count a score, which may name no trajectory."""
@@ -35,7 +36,7 @@ class FirstPass:
 
 
 def first_pass(lines: SegmentLines) -> FirstPass:
-    """Of lines, without parsing them. What the operating system refuses, the next pass meets and reports."""
+    """Of lines, without parsing them."""
     found = FirstPass()
     records = found.records
     try:
@@ -45,7 +46,10 @@ def first_pass(lines: SegmentLines) -> FirstPass:
                 found.score(score)
             elif trace_id := trace_id_of(line):
                 records[trace_id] += 1
-    except OSError:
+    except OSError as error:
+        # the next pass may get more: of records that were not counted, nobody knows when a trajectory is complete
+        found.size = lines.size - lines.rest
+        found.refused = Damage(lines.path, lines.size, 0, "unreadable", error.strerror or str(error))
         return found
     found.size = lines.size
     return found

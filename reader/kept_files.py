@@ -68,6 +68,6 @@ def store(file: Path, data: bytes) -> None:
             os.replace(tmp, file)
         finally:
             tmp.unlink(missing_ok=True)
-        trim_now_and_then(file.parent)
+        trim_now_and_then(file.parent, len(data))
     except OSError:
         return

@@ -15,6 +15,7 @@ import zstandard
 from . import kept_files
 from .kept_files import kept_file, load, store
 from .outline_lines import FORM, outline_lines
+from .outline_shape import is_outline
 from .writers import Segment
 
 __all__ = ["cache_folder", "is_kept", "kept_outline", "opened", "segment_outline"]
@@ -47,7 +48,7 @@ def kept_outline(segment: Segment) -> tuple[bytes, Opened] | None:
     except OSError:
         return None
     found = opened(data)
-    return (data, found) if found is not None else None
+    return (data, found) if found is not None and is_outline(*found, segment.path.name) else None
 
 
 def opened(data: bytes) -> Opened | None:

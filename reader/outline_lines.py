@@ -20,6 +20,7 @@ from .figures import END, START, TEXT, figures_of
 from .kinds import LOOKED_AT, kind_named
 from .losses import Losses
 from .outline import PLACES, call_outline
+from .outline_shape import NOT_WHOLE
 from .payloads import json_text
 from .records import CALL_KINDS, is_exit, read_lines, text_of
 from .segments import Damage, SegmentLines
@@ -257,10 +258,10 @@ class _Outliner:
 def _written(calls: dict[str, Row], words: dict[str, int]) -> tuple[bytes, bytes]:
     """A trace's figures, where it is whole by itself, and the columns of its calls in start order."""
     if not calls:
-        return b"null", b"[]"
+        return NOT_WHOLE, b"[]"
     rows = sorted(calls.values(), key=_begin) if len(calls) > 1 else list(calls.values())
     columns = list(zip(*rows, strict=True))
-    figures = b"null"
+    figures = NOT_WHOLE
     if is_whole(columns[_ID], columns[_PARENT], columns[_STARTED]):
         *found, ops = figures_of(columns)
         figures = orjson.dumps([*found, list(map(tuple, ops))])

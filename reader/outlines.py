@@ -9,35 +9,30 @@ compressed (a thousandth of its records), and the trajectories of which a segmen
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import repeat, starmap
-from typing import Any, NamedTuple
-
-import orjson
+from typing import Any
 
 from ..schemas.lines import Line
 from .calls import Call
 from .cores import on_all_cores
-from .figures import Figures, OpFigures
 from .losses import Losses
 from .order import arrange
-from .outline import CallOutline, Outline, Place
+from .outline import CallOutline, Outline
 from .outline_cache import Opened, is_kept, kept_outline, opened, segment_outline
 from .outline_lines import Row, is_whole, merge_rows
+from .outline_pieces import Part, Piece
 from .records import score_of, text_of
 from .runs import Run
 from .scores import Scores, merge
 from .segments import Damage
 from .trees import Reading
-from .writers import Segment, Writer
+from .writers import Segment
 
 __all__ = ["are_at_hand", "iter_outlines"]
 
 # What takes a moment to make, in stored bytes.
 _LITTLE = 8 << 20
-
-_PLACE = Figures._fields.index("place")
 
 
 def iter_outlines(run: Run, reading: Reading | None = None) -> Iterator[Outline]:
@@ -51,50 +46,11 @@ def are_at_hand(run: Run) -> bool:
     return sum(segment.stored_bytes for segment in missing) <= _LITTLE
 
 
-class _Part(NamedTuple):
-    """A segment, and what is kept of it."""
-
-    segment: Segment
-    writer: Writer
-    being_written: bool
-    data: bytes
-
-
-class _Piece(NamedTuple):
-    """What a segment has of a trajectory: its figures (null unless it is whole here), and the columns of its calls."""
-
-    figures: bytes
-    columns: bytes
-    part: _Part
-    word: Callable[[int], str]
-    place: Callable[[int], Place]
-
-    def rows(self) -> dict[str, Row]:
-        """Id -> call, with words and places instead of their numbers."""
-        columns = orjson.loads(self.columns)
-        if not columns:
-            return {}
-        ids, parents, ops, kinds, statuses, *figures, places, seen = columns
-        words = (map(self.word, ops), map(self.word, kinds), map(self.word, statuses))
-        own = (map(self.place, places), seen, repeat(self.part.writer), repeat(0.0))
-        return dict(zip(ids, zip(ids, parents, *words, *figures, *own, strict=False), strict=True))
-
-    def outline(self, trace_id: str) -> Outline:
-        """Of a trajectory that is whole here."""
-        *figures, ops = orjson.loads(self.figures)
-        figures[_PLACE] = self.place(figures[_PLACE])
-        found = Figures._make([*figures, list(starmap(OpFigures, ops))])
-        return Outline(trace_id, self.part.writer, self._calls, found, [self.part.segment])
-
-    def _calls(self) -> list[CallOutline]:
-        return list(map(CallOutline._make, self.rows().values()))
-
-
 @dataclass
 class _Open:
     """A trajectory of which a segment is still to come."""
 
-    pieces: list[_Piece] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
     scores: list[Line] = field(default_factory=list)
 
 
@@ -121,7 +77,7 @@ class _Outlines:
         for trace_id in list(self._open):
             yield from self._take(trace_id)
 
-    def _count(self, part: _Part, head: dict[str, Any], lines: list[bytes]) -> None:
+    def _count(self, part: Part, head: dict[str, Any], lines: list[bytes]) -> None:
         """The first pass."""
         reading, writer = self._reading, part.writer
         for offset, length, kind, reason in head["damages"]:
@@ -143,19 +99,15 @@ class _Outlines:
                 traces.add(text_of(score.head.get("trace_id")))
         self._ahead.update(traces - {""})
 
-    def _part(self, part: _Part) -> Iterator[Outline]:
+    def _part(self, part: Part) -> Iterator[Outline]:
         """The second pass."""
-        found = opened(part.data)
-        assert found is not None, "the first pass opened it"
-        head, lines = found
-        begin, traces = head["scores"], head["traces"]
-        in_part = dict.fromkeys([*traces, *self._scores_of(lines[:begin])])
-        word, place = head["words"].__getitem__, _places(head["places"])
-        for trace_id, figures, columns in zip(traces, lines[begin::2], lines[begin + 1 :: 2], strict=True):
-            state = self._open.get(trace_id)
+        scores, pieces = part.scores_and_pieces()
+        in_part = dict.fromkeys([*(piece.trace_id for piece in pieces), *self._scores_of(scores)])
+        for piece in pieces:
+            state = self._open.get(piece.trace_id)
             if state is None:
-                state = self._open[trace_id] = _Open()
-            state.pieces.append(_Piece(figures, columns, part, word, place))
+                state = self._open[piece.trace_id] = _Open()
+            state.pieces.append(piece)
         for trace_id in in_part:
             self._ahead[trace_id] -= 1
             if not self._ahead[trace_id]:
@@ -179,8 +131,8 @@ class _Outlines:
 
     def _take(self, trace_id: str) -> Iterator[Outline]:
         state = self._open.pop(trace_id)
-        if len(state.pieces) == 1 and state.pieces[0].figures != b"null":
-            outline = state.pieces[0].outline(trace_id)
+        if len(state.pieces) == 1 and state.pieces[0].is_whole:
+            outline = state.pieces[0].outline()
         else:
             rows = self._merged(state.pieces)
             if not rows:
@@ -189,11 +141,11 @@ class _Outlines:
             outline = _outline(trace_id, rows, [piece.part.segment for piece in state.pieces])
         if outline.figures.unfinished:
             waiting = [call.writer.id for call in outline.calls if call.unfinished]
-            outline.last_seen_at = max(self._last_seen[writer] for writer in waiting)
+            outline.last_seen_at = max((self._last_seen[writer] for writer in waiting), default="")
         self._score(outline, state.scores)
         yield outline
 
-    def _merged(self, pieces: list[_Piece]) -> dict[str, Row]:
+    def _merged(self, pieces: list[Piece]) -> dict[str, Row]:
         rows: dict[str, Row] = {}
         for piece in pieces:
             calls = piece.rows()
@@ -212,7 +164,7 @@ class _Outlines:
         outline.score_expected = self._scores.expected(outline.attempt)
 
 
-def _parts(run: Run) -> Iterator[tuple[_Part, Opened]]:
+def _parts(run: Run) -> Iterator[tuple[Part, Opened]]:
     """Every segment with what is kept of it, in order; what is not is made."""
     # of a writer's last two segments, since the next one is opened before the last line of the one before
     places = [
@@ -231,24 +183,12 @@ def _parts(run: Run) -> Iterator[tuple[_Part, Opened]]:
             found = opened(data)
             assert found is not None, "it was just made"
             kept = data, found
-        yield _Part(segment, writer, alive, kept[0]), kept[1]
+        yield Part(segment, writer, alive, kept[0]), kept[1]
 
 
 def _made(asked: tuple[Segment, bool]) -> bytes:
     segment, being_written = asked
     return segment_outline(segment, being_written=being_written)
-
-
-def _places(texts: list[tuple[str, str]]) -> Callable[[int], Place]:
-    """Place by number; each is parsed once, when it is asked for."""
-    known: dict[int, Place] = {}
-
-    def place(number: int) -> Place:
-        if number not in known:
-            known[number] = Place(*map(orjson.loads, texts[number]))
-        return known[number]
-
-    return place
 
 
 def _outline(trace_id: str, rows: dict[str, Row], segments: list[Segment]) -> Outline:

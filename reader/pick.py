@@ -25,7 +25,7 @@ from .records import parse_record, trace_id_of
 from .runs import Run
 from .segments import SegmentLines
 from .trees import Reading, Source, iter_trajectories
-from .unknown_names import unknown_names
+from .unknown_names import look_for_names, unknown_names
 from .writers import Segment
 
 __all__ = ["Picked", "matching", "only", "pick", "raw_lines", "read"]
@@ -118,11 +118,14 @@ def matching(run: Run, filters: Filters, reading: Reading | None = None) -> Iter
             yield outline
 
 
-def pick(runs: Sequence[Run], selector: str | None, filters: Filters) -> Picked:
+def pick(runs: Sequence[Run], selector: str | None, filters: Filters, *, beside: Sequence[Run] = ()) -> Picked:
     """The one trajectory that is meant; without a selector, the only one that the filters leave.
+
+    `beside`: runs that were asked for in the same breath. A name in `--where` that theirs have is known, too.
 
     Raises:
         NotFound: none is meant, or several are.
+        BadFilter: a name that no trajectory has.
     """
     wanted = _Selector(selector) if selector is not None else None
     if wanted is not None and not all(map(are_at_hand, runs)):
@@ -132,7 +135,7 @@ def pick(runs: Sequence[Run], selector: str | None, filters: Filters) -> Picked:
             if len(found) == 1:
                 return found[0]
             raise _unclear(selector, _Candidates.of(found))
-    return _among_all(runs, wanted, filters)
+    return _among_all(runs, wanted, filters, beside)
 
 
 def _found_by_bytes(runs: Sequence[Run], wanted: _Selector, filters: Filters) -> list[Picked] | None:
@@ -151,7 +154,7 @@ def _found_by_bytes(runs: Sequence[Run], wanted: _Selector, filters: Filters) ->
     return ranked[min(ranked)] if ranked else None
 
 
-def _among_all(runs: Sequence[Run], wanted: _Selector | None, filters: Filters) -> Picked:
+def _among_all(runs: Sequence[Run], wanted: _Selector | None, filters: Filters, beside: Sequence[Run]) -> Picked:
     found: dict[int, _Candidates] = {}
     readings = []
     for run in runs:
@@ -161,7 +164,9 @@ def _among_all(runs: Sequence[Run], wanted: _Selector | None, filters: Filters) 
             if match is not None:
                 found.setdefault(match.rank, _Candidates()).add(run, meant, match.call_id)
     best = found[min(found)] if found else _Candidates()
-    warning = unknown_names(filters, ended=all(run.state != "live" for run in runs))
+    others = [other for other in beside if all(other is not run for run in runs)]
+    look_for_names(filters, others)
+    warning = unknown_names(filters, ended=all(run.state != "live" for run in [*runs, *others]))
     if best.count != 1:
         raise _unclear(wanted.text if wanted is not None else None, best, warning)
     run, outline, call_id = best.first[0]

@@ -38,8 +38,9 @@ class Damage:
 class SegmentLines:
     """Iterates `(offset, line)` of one file, lines with newline; then `damages` tells what was wrong.
 
-    `size` is the number of decompressed bytes seen; reading stops at `limit` of them. A raw file that has gone was
-    sealed: then `sealed_path` is read. `path` is the file that was read. Memory: some MiB and the longest line.
+    `size` is the number of decompressed bytes seen, the last `rest` of them part of a line; reading stops at `limit` of
+    them. A raw file that has gone was sealed: then `sealed_path` is read. `path` is the file that was read. Memory:
+    some MiB and the longest line.
 
     Raises:
         OSError: the file cannot be opened or read.
@@ -50,6 +51,7 @@ class SegmentLines:
         self.sealed = sealed
         self.damages: list[Damage] = []
         self.size = 0
+        self.rest = 0
         self._sealed_path = sealed_path
         self._limit = limit
 
@@ -95,23 +97,22 @@ class SegmentLines:
     def _lines(self, chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
         offset = 0
         rest: list[bytes] = []
-        rest_size = 0
         for chunk in chunks:
             if not chunk:
-                if rest_size:
-                    self._cut_off(offset, rest_size, "line", "cut off by the damage that follows")
-                    offset += rest_size
-                    rest, rest_size = [], 0
+                if self.rest:
+                    self._cut_off(offset, self.rest, "line", "cut off by the damage that follows")
+                    offset += self.rest
+                    rest, self.rest = [], 0
                 continue
             first = chunk.find(b"\n") + 1
             if not first:
                 rest.append(chunk)
-                rest_size += len(chunk)
+                self.rest += len(chunk)
                 continue
             line = b"".join([*rest, chunk[:first]])
             yield offset, line
             offset += len(line)
-            rest, rest_size = [], 0
+            rest, self.rest = [], 0
             if first == len(chunk):
                 continue
             # it copies nothing but the lines
@@ -119,12 +120,12 @@ class SegmentLines:
             lines.seek(first)
             for line in lines:
                 if not line.endswith(b"\n"):
-                    rest, rest_size = [line], len(line)
+                    rest, self.rest = [line], len(line)
                     break
                 yield offset, line
                 offset += len(line)
-        if rest_size:
-            self._cut_off(offset, rest_size, "torn", "the last line has no end")
+        if self.rest:
+            self._cut_off(offset, self.rest, "torn", "the last line has no end")
 
     def _cut_off(self, offset: int, length: int, kind: str, reason: str) -> None:
         self.damages.append(Damage(self.path, offset, length, kind, reason))

@@ -66,6 +66,8 @@ class _Builder:
         # records of each trace that are still to be read
         self._ahead: Counter[str] = Counter()
         self._sizes: dict[Segment, int] = {}
+        # those that could not be read to their end
+        self._refused: set[Segment] = set()
         # traces whose records were all read, with calls that never end; the order is what counts
         self._unended: dict[str, None] = {}
         self._scores = Scores()
@@ -93,6 +95,9 @@ class _Builder:
             self._scores.add(writer.attempt, score)
         if found.size is not None:
             self._sizes[segment] = found.size
+        if found.refused is not None:
+            self._reading.damages.append(found.refused)
+            self._refused.add(segment)
 
     def _writer(self, writer: Writer) -> Iterator[Trajectory]:
         self._last_seen, self._losses = writer.started_at, Losses()
@@ -115,8 +120,16 @@ class _Builder:
     def _records(self, writer: Writer, segment: Segment) -> Iterator[Line]:
         # of the last two segments, since the next one is opened before the last line of the one before
         being_written = writer.alive and segment in writer.segments[-2:]
-        lines = self._lines(segment, self._sizes.get(segment))
-        return read_records(lines, self._reading.damages, being_written=being_written)
+        limit = self._sizes.get(segment)
+        lines = self._lines(segment, limit)
+        if segment not in self._refused:
+            yield from read_records(lines, self._reading.damages, being_written=being_written)
+            return
+        found: list[Damage] = []
+        if limit:
+            yield from read_records(lines, found, being_written=being_written)
+        # that it was refused is told already
+        self._reading.damages += [damage for damage in found if damage.kind != "unreadable"]
 
     def _other(self, kind: str, line: Line) -> str | None:
         """Take a record in that is none of a call; the trace id when it completed a trajectory."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..schemas.errors import BadFilter
@@ -19,6 +19,8 @@ __all__ = ["Where"]
 _HINT = "e.g. --where 'reward < 0.5 and step >= 10 and not validate'"
 # An expression is typed by a person; anything larger is an accident.
 _MAX_CHARS = 10_000
+# Names that are kept to propose one of them: attributes may have keys that are new in every trajectory.
+_MAX_SEEN = 10_000
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -47,7 +49,7 @@ class Where:
     """A parsed expression; call it with the facts of a trajectory.
 
     Of every trajectory that was read, `note` keeps which of the names there are: `missing` has those that none had so
-    far, `seen` the names that there were while some were missing.
+    far (`extra`, `extra.depth`), `seen` the names that there were in their places while some were missing.
 
     Raises:
         BadFilter: the text is no such expression.
@@ -63,7 +65,9 @@ class Where:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             reason = error.msg if isinstance(error, SyntaxError) else error
             raise BadFilter(f"--where {text!r}: {reason}", hint=_HINT) from None
-        self.missing = set(self.names - _CONSTANTS.keys())
+        paths = filter(None, map(_path, ast.walk(self._body)))
+        self._paths = {".".join(path): path for path in paths if path[0] not in _CONSTANTS}
+        self.missing = set(self._paths)
         self.seen: set[str] = set()
 
     def __call__(self, facts: Mapping[str, Any]) -> bool:
@@ -72,14 +76,34 @@ class Where:
 
     def note(self, facts: Mapping[str, Any]) -> None:
         """Know the names of one more trajectory."""
-        if self.missing:
-            self.missing -= facts.keys()
-            self.seen |= facts.keys()
+        for name in tuple(self.missing):
+            *way, last = self._paths[name]
+            there = _inside(facts, way)
+            if last in there:
+                self.missing.remove(name)
+            if len(self.seen) < _MAX_SEEN:
+                self.seen.update(".".join([*way, key]) for key in there)
 
     @property
     def names(self) -> frozenset[str]:
         """The facts that it asks for."""
         return frozenset(node.id for node in ast.walk(self._body) if isinstance(node, ast.Name))
+
+
+def _path(node: ast.AST) -> tuple[str, ...]:
+    """`extra.depth` as its parts; () of what is no name, or an attribute of none."""
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    inner = _path(node.value) if isinstance(node, ast.Attribute) else ()
+    return (*inner, node.attr) if isinstance(node, ast.Attribute) and inner else ()
+
+
+def _inside(facts: Mapping[str, Any], way: Sequence[str]) -> Mapping[str, Any]:
+    """What is found on the way; nothing where that ends before."""
+    inner: Any = facts
+    for name in way:
+        inner = inner.get(name) if isinstance(inner, Mapping) else None
+    return inner if isinstance(inner, Mapping) else {}
 
 
 def _check(node: ast.AST) -> None:

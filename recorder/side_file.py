@@ -70,6 +70,8 @@ class SideFileWriter:
         self._lock = threading.RLock()
         self._writing = False
         self._file: Segment | None = None
+        # as large as they may be; the background thread finishes them, since an fsync takes long
+        self._full: deque[Segment] = deque()
         self._next_index = 0
         self._known: set[str] = set()
         self._waiting: deque[tuple[str, bytes]] = deque()
@@ -154,7 +156,7 @@ class SideFileWriter:
         self._next_index = index + 1
         self._file = new
         if file is not None:
-            _finish(file)
+            self._full.append(file)
         return new
 
     def _leave(self) -> None:
@@ -167,7 +169,9 @@ class SideFileWriter:
     # -- in the background thread ------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Write what waits."""
+        """Finish full files, write what waits."""
+        while self._full:
+            _finish(self._full.popleft())
         while self._waiting and monotonic() >= self._blocked_until and not self._paused():
             digest, content = self._waiting[0]
             with self._lock:
@@ -188,7 +192,7 @@ class SideFileWriter:
                 sync_folder(self.folder)
                 file.is_durable = True
         except OSError as error:
-            warn_once("side-fsync", f"{file.path}: fsync: {error.strerror}; a power loss may cost large values")
+            warn_once("side-fsync", f"{file.name}: fsync: {error.strerror}; a power loss may cost large values")
         finally:
             close_quietly(fd)
 
@@ -197,7 +201,7 @@ class SideFileWriter:
         file = self._file
         if file is None or not file.is_removed():
             return
-        warn_once("side-removed", f"{file.path} was removed while in use; the large values in it are lost")
+        warn_once("side-removed", f"{file.name} was removed while in use; the large values in it are lost")
         with self._lock:
             self._leave()
             self._known = {waiting for waiting, _ in list(self._waiting)}
@@ -214,15 +218,17 @@ class SideFileWriter:
                 self._lose("not written at exit")
             file, self._file = self._file, None
         if file is not None:
-            _finish(file)
+            self._full.append(file)
+        while self._full:
+            _finish(self._full.popleft())
 
     def after_fork(self, identity: Identity, counters: Counters) -> None:
         """In a forked child: leave the parent's file alone; what waits is written by the parent."""
-        inherited, on_queued = self._file, self.on_queued
+        inherited, on_queued = [*self._full, *([self._file] if self._file is not None else ())], self.on_queued
         self.__init__(self.folder, identity, self._about, self._settings, counters, self._paused)  # type: ignore[misc]
         self.on_queued = on_queued
-        if inherited is not None:
-            fd, inherited.fd = inherited.fd, -1
+        for file in inherited:
+            fd, file.fd = file.fd, -1
             close_quietly(fd)
 
 
@@ -233,5 +239,5 @@ def _finish(file: Segment) -> None:
         write_whole(fd, orjson.dumps({"kind": "close", "blobs": file.records}) + b"\n")
         os.fsync(fd)
     except OSError as error:
-        warn_once("side-finish", f"{file.path}: {error.strerror} while finishing the file; its contents are kept")
+        warn_once("side-finish", f"{file.name}: {error.strerror} while finishing the file; its contents are kept")
     close_quietly(fd)

@@ -161,7 +161,7 @@ class SegmentWriter(Appender):
             return None
         trouble = finish(segment, reason, self.counters)
         if trouble:
-            self._say("finish", f"{segment.path}: {trouble} while finishing the file; its records are kept as they are")
+            self._say("finish", f"{segment.name}: {trouble} while finishing the file; its records are kept as they are")
         return segment.path
 
     def leftovers(self) -> list[Path]:
@@ -194,7 +194,7 @@ class SegmentWriter(Appender):
                 sync_folder(self.folder)
                 segment.is_durable = True
         except OSError as error:
-            self._say("fsync", f"{segment.path}: fsync: {error.strerror}; a power loss may cost records")
+            self._say("fsync", f"{segment.name}: fsync: {error.strerror}; a power loss may cost records")
         finally:
             close_quietly(fd)
 
@@ -284,7 +284,7 @@ class SegmentWriter(Appender):
             self._say(f"paused-{reason}", f"{self.folder}: {text}")
 
     def _replace(self, segment: Segment) -> None:
-        self._say("removed", f"{segment.path} was removed while in use; recording goes on in a new file")
+        self._say("removed", f"{segment.name} was removed while in use; recording goes on in a new file")
         with self._opening:
             new: Segment | None = None
             try:

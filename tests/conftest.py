@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import secrets
 import socket
@@ -16,6 +18,7 @@ import pytest
 import zstandard
 
 from verl_trace.demo.server_env import Server, start_server
+from verl_trace.reader import places
 from verl_trace.schemas.files import run_folder_name, segment_file_name, writer_id
 
 FIELDS = ("step", "sample_index", "rollout_n", "validate", "experiment_name")
@@ -201,3 +204,40 @@ def free_port() -> int:
     """A port on which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
+
+
+class Refusing(io.RawIOBase):
+    """A file of which one read is refused, when that is due."""
+
+    def __init__(self, file: io.RawIOBase, due: Callable[[], bool]) -> None:
+        self._file, self._due = file, due
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def read(self, size: int = -1) -> bytes | None:
+        if self._due():
+            raise OSError(errno.EIO, "Input/output error")
+        return self._file.read(size)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """`disk(3)`: of all reads of records from now on, the third one is refused."""
+    left = 0
+
+    def due() -> bool:
+        nonlocal left
+        left -= 1
+        return left == 0
+
+    def refuse(number: int) -> None:
+        nonlocal left
+        left = number
+
+    monkeypatch.setattr("verl_trace.reader.segments.open_file", lambda path: Refusing(places.open_file(path), due))
+    return refuse

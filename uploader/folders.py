@@ -1,19 +1,21 @@
-"""What lies beside the runs of a folder: folders that hold none, and runs that nobody may read."""
+"""What lies beside the runs of a folder: folders that hold none, runs that nobody may read, files that are none."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..reader.places import open_file
 from ..reader.pruned import pruned_notes
+from ..reader.scan import DAMAGED, Scan
 
 if TYPE_CHECKING:
-    from ..reader import Run
+    from ..reader import Run, Segment, Writer
+    from ..reader.segments import Damage
 
-__all__ = ["folders_without_runs", "why_unreadable"]
+__all__ = ["files_without_records", "folders_without_runs", "why_unreadable"]
 
 
 def folders_without_runs(path: Path, runs: Sequence[Run]) -> list[Path]:
@@ -43,3 +45,20 @@ def why_unreadable(run: Run) -> str:
             except OSError as error:
                 reason = f"cannot be read: {segment.path.name}: {error.strerror}"
     return reason
+
+
+def files_without_records(run: Run, damages: Iterable[Damage]) -> list[str]:
+    """Files of the run that are damaged, and not one record is left of, as a path and these words; but not what a kill
+    leaves of a file that was just opened."""
+    damaged = {damage.path for damage in damages if damage.kind in ("zstd", "line", "header")}
+    return [
+        f"{path}: no record of a rollout is in it"
+        for writer in run.writers
+        for segment in writer.segments
+        if (path := segment.path) in damaged and _is_garbage(path, writer, segment)
+    ]
+
+
+def _is_garbage(path: Path, writer: Writer, segment: Segment) -> bool:
+    scan = Scan(path, writer.id, segment.index, sealed=path.name.endswith(".zst"), alive=bool(writer.alive))
+    return next(iter(scan), None) is None and scan.report.state == DAMAGED

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..reader import Run, closed_folders, find_runs
 from ..reader.places import archive_at
 from ..reader.runs import UNKNOWN
-from ..reader.unknown_names import unknown_names
+from ..reader.unknown_names import look_for_names, unknown_names
 from ..schemas.errors import BadFilter, CannotStart
 from ..schemas.redaction import KeyPatterns
 from .check import CHECKS
@@ -24,7 +24,7 @@ from .ledger import state_folder
 from .lessen import Lessen
 from .network import one_network
 from .replay import WORKERS, Options, measure, replay, settling_of
-from .result import NOT_CHOSEN, RunReport, Unopened, UploadResult
+from .result import RunReport, Unopened, UploadResult
 from .settle import SETTLE, HasScore, Settling, has_score
 from .target import Target, resolve, split_project
 from .wandb_options import WandbOptions
@@ -95,6 +95,7 @@ def upload(
         wandb=wandb or WandbOptions(),
         feedback=feedback,
         has_score=has_score,
+        names_first=follow is None,
     )
     if follow is not None:
         _check_follow(options.choosing, dry_run=dry_run)
@@ -108,7 +109,7 @@ def upload(
     with one_network():
         if follow is not None:
             result = follow_path(path, look, every=follow, stop=stop or threading.Event(), progress=progress)
-            _note_unknown_names(options.choosing, result, ended=True, may_raise=False)
+            _note_unknown_names(options.choosing, result, ended=True)
             return result
         result, ended = look(progress, True)
         _note_unknown_names(options.choosing, result, ended=ended)
@@ -117,14 +118,11 @@ def upload(
         return result
 
 
-def _note_unknown_names(choosing: Choosing, result: UploadResult, *, ended: bool, may_raise: bool = True) -> None:
-    """What is sent cannot be taken back: then a name that no trajectory has is no error any more, but a note."""
-    nothing = all(run.skipped[NOT_CHOSEN] == run.recorded for run in result.runs)
+def _note_unknown_names(choosing: Choosing, result: UploadResult, *, ended: bool) -> None:
+    """What was sent cannot be taken back: then a name that no trajectory has is no error any more, but a note."""
     try:
         words = unknown_names(choosing.filters, ended=ended)
     except BadFilter as error:
-        if nothing and may_raise:
-            raise
         words = f"{error} ({error.hint})"
     if words and result.runs:
         result.runs[-1].note(words)
@@ -184,6 +182,7 @@ class _Upload:
         if not opened:
             # with nothing to be done at all, it is the command that failed
             raise self._errors[0]
+        self._look_for_names([run for run, _ in opened], ended=all(found.ended for found in settling.values()))
         gone: dict[str, str] = {}
         for run, target in opened:
             if target is not None and target.project_id in gone:
@@ -197,6 +196,13 @@ class _Upload:
             # whether it is the server or the key is asked when the next look begins
             self._good_targets.clear()
         return Seen(result, all(found.ended for found in settling.values()))
+
+    def _look_for_names(self, runs: Sequence[Run], *, ended: bool) -> None:
+        """Before anything is sent or synced; not of runs that are followed, to which names may still come."""
+        if self._options.names_first and not self._options.wandb.only:
+            filters = self._options.choosing.filters
+            look_for_names(filters, runs)
+            unknown_names(filters, ended=ended)
 
     def _damaged_on_the_way(self) -> list[str]:
         """Files of a packed run whose checksum says that they are not what was packed."""

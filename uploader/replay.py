@@ -19,6 +19,7 @@ from .choose import Choice, Choosing
 from .client import Client, Unreachable
 from .estimate import keep_rate
 from .feedback import give_feedback
+from .folders import files_without_records
 from .ledger import Ledger, Place, state_folder
 from .lessen import Lessen
 from .ops import OBJECT_DIGEST, Ops, op_object_id
@@ -60,6 +61,8 @@ class Options:
     wandb: WandbOptions = field(default_factory=WandbOptions)
     feedback: bool = False
     has_score: HasScore = has_score
+    # the names in --where are looked for before anything is sent
+    names_first: bool = True
     # what the ledger remembers is not asked for again: for looks between which nothing but time has passed
     trusting: bool = False
     # what the ledger of each place would remember if it could be written, for the next look
@@ -95,6 +98,7 @@ def measure(run: Run, report: RunReport, settling: Settling, options: Options, t
         return f"weave:///{report.target}/op/{op_object_id(name)}:{OBJECT_DIGEST}"
 
     reading = Reading()
+    settling.watch(reading.damages)
     choice = choice_of(run, report, options)
     plan = Plan(
         report,
@@ -115,7 +119,7 @@ def measure(run: Run, report: RunReport, settling: Settling, options: Options, t
         report.trajectories_to_send += sum(trace_id != last for trace_id in batch.traces)
         last = next(reversed(batch.traces), last)
         tell()
-    _note(report, reading, settling)
+    _note(run, report, reading, settling)
 
 
 def choice_of(run: Run, report: RunReport, options: Options) -> Choice | None:
@@ -180,7 +184,7 @@ class _Replay:
         try:
             disowned = self._pass(reading)
             keep_rate(self._state, self._client.url, self._report, time.monotonic() - began)
-            _note(self._report, reading, self._settling)
+            _note(self._run, self._report, reading, self._settling)
             if disowned:
                 self._ledger.forget()
                 self._report.note(
@@ -251,6 +255,7 @@ class _Replay:
 
     def _batches(self, plan: Plan, reading: Reading) -> Iterator[Batch]:
         """The run's requests. Of a run that is partly stored, only what is new is read whole."""
+        self._settling.watch(reading.damages)
         if not (plan.believe and self._ledger.remembers_any):
             yield from plan.batches(iter_trajectories(self._run, reading))
             return
@@ -259,11 +264,12 @@ class _Replay:
         new, plan.later = frozenset(plan.later), None
         if not new:
             return
-        seen = 0
+        seen, again = 0, Reading()
+        self._settling.watch(again.damages)
 
         def of_new() -> Iterator[Trajectory]:
             nonlocal seen
-            for trajectory in read(self._run, new):
+            for trajectory in read(self._run, new, again):
                 if trajectory.trace_id in new:
                     seen += 1
                     yield trajectory
@@ -272,6 +278,8 @@ class _Replay:
         if seen < len(new):
             gone = counted(len(new) - seen, "trajectory")
             self._report.unreadable.append(f"{self._run.folder}: files of {gone} have gone")
+        known = {damage.path for damage in reading.damages}
+        reading.damages += [one for one in again.damages if one.kind == "unreadable" and one.path not in known]
 
     def _note_troubles(self) -> None:
         if self._ledger.trouble:
@@ -287,7 +295,7 @@ class _Replay:
             )
 
 
-def _note(report: RunReport, reading: Reading, settling: Settling) -> None:
+def _note(run: Run, report: RunReport, reading: Reading, settling: Settling) -> None:
     """What is to be said beside numbers."""
     if reading.skipped:
         report.note(f"{counted(reading.skipped, 'trajectory')} left out by sampling when the run was recorded")
@@ -318,6 +326,7 @@ def _note(report: RunReport, reading: Reading, settling: Settling) -> None:
             " options). Weave changes no stored call; --project OTHER makes a full copy"
         )
     report.unreadable += sorted({str(damage.path) for damage in reading.damages if damage.kind == "unreadable"})
+    report.unreadable += files_without_records(run, reading.damages)
     for damage in reading.damages[:DAMAGES_NOTED]:
         size = counted(damage.length, "byte")
         report.note(f"damaged: {damage.path.name} at byte {damage.offset}, {size}: {damage.reason}")

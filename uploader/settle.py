@@ -1,6 +1,6 @@
 """When a trajectory is sent: once nothing that is recorded of it can change any more, since a stored call is final.
 
-It is settled when none of its calls may still go on, no segment is missing that may hold a part of it, and
+It is settled when none of its calls may still go on, no segment is missing or refused that may hold a part of it, and
 
 - its root has ended and its score is there, or its process has left the root unfinished, or
 - its attempt has ended: no process of that training start may still write, or
@@ -13,15 +13,17 @@ long call, and counts as alive until its files have been quiet for `settle` seco
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from ..schemas.files import parse_segment_name
 from .gaps import Gaps, missing_side_file
 from .result import STILL_OPEN, WAITS_FOR_SCORE, WAITS_FOR_SEGMENT
 
 if TYPE_CHECKING:
     from ..reader import Call, Run, Trajectory, Writer
+    from ..reader.segments import Damage
 
 __all__ = ["SETTLE", "Settling", "has_score"]
 
@@ -69,6 +71,10 @@ class Settling:
         self._partial = partial
         self._missing_side: dict[str, str] = {}
         self._gaps = {} if partial else {writer.id: Gaps(writer) for writer in run.writers}
+        # what those who read the run are told, how much of each list was looked at, and files refused -> writers
+        self._damages: list[Sequence[Damage]] = []
+        self._looked_at: list[int] = []
+        self._refused: dict[str, str] = {}
 
     @property
     def ended(self) -> bool:
@@ -83,7 +89,12 @@ class Settling:
     def missing(self) -> list[str]:
         """Names of the segments and side files that must have been there; of segments without suffix."""
         segments = (name for gaps in self._gaps.values() for name in gaps.names)
-        return sorted([*segments, *filter(None, self._missing_side.values())])
+        return sorted({*segments, *filter(None, self._missing_side.values()), *self._refused})
+
+    def watch(self, damages: Sequence[Damage]) -> None:
+        """Know what whoever reads the run is told: a file that the operating system refuses now may be read later."""
+        self._damages.append(damages)
+        self._looked_at.append(0)
 
     def alive(self, attempt: str) -> bool:
         """Whether a process of the attempt may still write."""
@@ -103,6 +114,8 @@ class Settling:
         # a large picture may wait in memory after the line that refers to it; or be lost, which nobody can know
         if any(map(_lacks_contents, going_on)) and _quiet(trajectory) < self._settle:
             return STILL_OPEN
+        if not self._partial and self._may_lie_in_refused(trajectory, writers):
+            return WAITS_FOR_SEGMENT
         gaps = [self._gaps[writer.id] for writer in writers if writer.id in self._gaps]
         if any(of_writer.may_hold_more(trajectory) for of_writer in gaps):
             return WAITS_FOR_SEGMENT
@@ -117,6 +130,19 @@ class Settling:
         if quiet >= self._settle:
             return None
         return STILL_OPEN if root is None else WAITS_FOR_SCORE
+
+    def _may_lie_in_refused(self, trajectory: Trajectory, writers: set[Writer]) -> bool:
+        """Whether more of it, or its score, may lie in a file that could not be read."""
+        for number, damages in enumerate(self._damages):
+            for damage in damages[self._looked_at[number] :]:
+                name = parse_segment_name(damage.path)
+                if damage.kind == "unreadable" and name is not None:
+                    self._refused[damage.path.name] = name.writer
+            self._looked_at[number] = len(damages)
+        if not self._refused:
+            return False
+        whose = set(self._refused.values())
+        return any(writer.id in whose for writer in writers) or not self.has_score(trajectory)
 
     def _side_gap(self, writer: Writer) -> str:
         """The first side file of a writer that is not here although others, or lines, say that it was; or ""."""

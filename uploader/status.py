@@ -12,6 +12,7 @@ import orjson
 
 from ..reader import Filters, iter_trajectories
 from ..reader.score_names import flat_scores
+from ..reader.trees import Reading
 from .ledger import Ledger, Place, known_places
 from .payload import protect_references
 from .settle import SETTLE, HasScore, Settling, has_score
@@ -100,7 +101,9 @@ def run_status(
     known = [place for place in known_places(folder, run) if place not in [one.place for one in asked]]
     remembering = [_Remembered(place, Ledger(folder, place), has_score) for place in known]
     sources: list[_Asked | _Remembered] = [*asked, *remembering]
-    for trajectory in iter_trajectories(run, payloads=False):
+    reading = Reading()
+    settling.watch(reading.damages)
+    for trajectory in iter_trajectories(run, reading, payloads=False):
         if not filters.trajectory(trajectory):
             continue
         status.trajectories += 1

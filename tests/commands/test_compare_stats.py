@@ -50,6 +50,24 @@ def test_more_than_two_and_other_runs(cli: Cli, rollouts: Path, writer: Callable
             assert turn["same"] or "".join(parts) == turn[side]
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_name_that_only_one_of_the_runs_has(
+    cli: Cli, rollouts: Path, writer: Callable[..., Any], tmp_path: Path, swapped: bool
+) -> None:
+    """It is no mistyped one, whichever comes first; one that none of them has is."""
+    made = writer(tmp_path / "runs", "me/proj", "other")
+    made.call("A.run", step=9, sample_index=0, rollout_n=0, temperature=0.7)
+    made.close()
+    runs = ["1:0:0", f"{made.folder}=9:0:0"]
+    done = cli("compare", rollouts, *(runs[::-1] if swapped else runs), "--where", "temperature != 1")
+    mistyped = cli("compare", rollouts, *runs, "--where", "temprature != 1")
+
+    assert (done.code, done.err) == (0, "")
+    assert (mistyped.code, mistyped.out) == (2, "")
+    assert "no trajectory has 'temprature'" in mistyped.err
+    assert "did you mean temperature?" in mistyped.err
+
+
 def test_one_alone_cannot_be_compared(cli: Cli, rollouts: Path) -> None:
     """A clear line, exit code 2."""
     done = cli("compare", rollouts, "1:0:0")

@@ -15,6 +15,7 @@ from verl_trace.cli import main
 from verl_trace.demo.server_env import Server
 from verl_trace.uploader import upload
 from verl_trace.uploader.ledger import state_folder
+from verl_trace.uploader.sender import Sender
 from verl_trace.uploader.target import resolve
 
 Status = Callable[..., tuple[int, str]]
@@ -89,6 +90,29 @@ def test_ask(status: Status, wandb_login: Server, recording: Any, project: str) 
     assert f"stored           0 in demo/{project}" in nothing[1]
     assert code == 0
     assert f"stored           2 in demo/{project}" in out
+
+
+def test_after_an_upload_that_was_stopped(
+    status: Status, wandb_login: Server, recording: Any, project: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had sent and not yet asked back is not remembered: it counts as pending, and that is said."""
+    upload(recording.folder)
+    recording.call("A.run")
+    recording.close()
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Sender, "_check_what_is_due", lambda self, at_least: None)
+        assert upload(recording.folder).sent == 1
+    known = status(recording.folder)
+    asked = status(recording.folder, "--ask")
+    upload(recording.folder)
+    after = status(recording.folder)
+
+    words = "not known here to be stored; what a stopped upload sent last may have arrived: --ask asks the server"
+    assert known[0] == 1
+    assert f"  pending          1 ({words})" in known[1].splitlines()
+    assert (asked[0], after[0]) == (0, 0)
+    for _, out in (asked, after):
+        assert "  pending          0" in out.splitlines()
 
 
 def test_what_is_stored_in_another_form(

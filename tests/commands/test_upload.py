@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -196,6 +197,59 @@ def test_what_cannot_be_read_is_no_success(
     assert "sent             2 calls" in out
     assert f"cannot be read: {closed}" in out
     assert json.loads(as_json)["unreadable"] == [str(closed)]
+
+
+NOISE = random.Random(1).randbytes(999)
+FOREIGN = b'{"messages":[]}\n' * 5
+
+
+@pytest.mark.parametrize("suffix", ["", ".zst"])
+@pytest.mark.parametrize("data", [b"\x00" * 999, NOISE, b"garbage\n" * 9, FOREIGN, b"\n"], ids=range(5))
+def test_a_file_of_garbage_is_no_success(run: Run, writer: Any, tmp_path: Path, data: bytes, suffix: str) -> None:
+    """Exit 1, and what is wrong with which file, by itself and beside others: nobody knows what was in it."""
+    path = garbage(writer(tmp_path / "runs", "p"), data, suffix)
+    code, out, _ = run("upload", tmp_path / "runs", "--dry-run", "--project", "p")
+    beside = writer(tmp_path / "runs", "p", pid=4712)
+    beside.call("A.run")
+    beside.close()
+    other = run("upload", tmp_path / "runs", "--dry-run")
+
+    assert (code, other[0]) == (1, 1)
+    for text in (out, other[1]):
+        assert f"damaged: {path.name} at byte 0" in text
+        assert f"cannot be read: {path}: no record of a rollout is in it" in text
+    assert (numbers(out)["recorded"], numbers(other[1])["recorded"]) == (0, 1)
+
+
+def test_garbage_beside_what_is_sent(run: Run, wandb_login: Server, recording: Any, writer: Any) -> None:
+    """The others' calls arrive."""
+    recording.close()
+    path = garbage(writer(recording.folder.parent, recording.project, pid=4712), NOISE, ".zst")
+    code, out, _ = run("upload", recording.folder)
+
+    assert (code, numbers(out)["sent"]) == (1, 2)
+    assert f"cannot be read: {path}: no record of a rollout is in it" in out
+
+
+def garbage(made: Any, data: bytes, suffix: str) -> Path:
+    """A file of a process that is dead, of other bytes than it wrote."""
+    path: Path = made.path.with_name(f"{made.path.name}{suffix}")
+    made.path.unlink()
+    path.write_bytes(data)
+    os.utime(path, (0, 0))
+    return path
+
+
+def test_what_a_kill_leaves_is_no_garbage(run: Run, wandb_login: Server, recording: Any, writer: Any) -> None:
+    """A file that was opened and never written, and one torn within its header."""
+    recording.close()
+    for pid, data in ((1, b""), (2, b'{"kind":"header","sch')):
+        other = writer(recording.folder.parent, recording.project, pid=pid)
+        other.path.write_bytes(data)
+        os.utime(other.path, (0, 0))
+    code, out, _ = run("upload", recording.folder)
+
+    assert (code, numbers(out)["sent"]) == (0, 2)
 
 
 def test_a_file_that_cannot_be_read_is_no_success(run: Run, wandb_login: Server, recording: Any, writer: Any) -> None:

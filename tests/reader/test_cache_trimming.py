@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +27,7 @@ DAY = 86_400.0
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """`kept(3, days=61)`: a file of the cache of that number, last used so long ago, of so many bytes."""
     monkeypatch.setattr(cache_trimming, "_asked", {})
+    monkeypatch.setattr(cache_trimming, "_stored", {})
 
     def make(number: int, *, days: float = 0.0, size: int = 10, suffix: str = "") -> Path:
         path = tmp_path / "outlines" / f"{number:040x}{suffix}"
@@ -92,25 +96,78 @@ def test_no_time_for_all(kept: Callable[..., Path], monkeypatch: pytest.MonkeyPa
     assert old.exists()
 
 
-def test_a_disk_on_which_looking_takes_long(kept: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is time left to remove what was looked at, so that another day comes to the rest."""
-    monkeypatch.setattr(cache_trimming, "_PATIENCE", 0.2)
-    files = [kept(number, days=61) for number in range(20)]
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk on which it takes 100 ms to look at a file, by a clock of its own; there is time for some five of them."""
+    clock = 1000.0
+    monkeypatch.setattr(
+        "verl_trace.reader.cache_trimming.time", SimpleNamespace(time=time.time, monotonic=lambda: clock)
+    )
+    monkeypatch.setattr("verl_trace.reader.cache_trimming.random", random.Random(1))
+    listed = os.scandir
 
     class Slow:
-        def match(self, name: str) -> object:
-            time.sleep(0.02)
-            return name.endswith(tuple("0123456789abcdef"))
+        def __init__(self, entry: os.DirEntry[str]) -> None:
+            self.name, self.path, self._entry = entry.name, entry.path, entry
 
-    monkeypatch.setattr(cache_trimming, "_OURS", Slow())
+        def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+            nonlocal clock
+            clock += 0.1
+            return self._entry.stat(follow_symlinks=follow_symlinks)
+
+    @contextlib.contextmanager
+    def scandir(path: Path) -> Iterator[Iterator[Slow]]:
+        with listed(path) as entries:
+            yield map(Slow, entries)
+
+    monkeypatch.setattr("verl_trace.reader.cache_trimming.os.scandir", scandir)
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_disk_on_which_looking_takes_long(kept: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is time left to remove what was looked at; what is left over is looked at within the hour."""
+    files = [kept(number, days=61) for number in range(20)]
+    marker = files[0].parent.with_name("outlines.trimmed")
     left = len(files)
-    for _ in range(9):
+    for _ in range(30):
+        monkeypatch.setattr(cache_trimming, "_asked", {})
+        store(kept(99), b"new")
+        before, left = left, sum(path.exists() for path in files)
+        assert left <= before
+        if not left:
+            break
+        assert abs(time.time() - marker.stat().st_mtime - DAY + 3600) < 60
+        os.utime(marker, (marker.stat().st_mtime - 3601,) * 2)
+    assert not left
+
+
+@pytest.mark.usefixtures("slow")
+def test_too_much_where_not_all_is_looked_at(kept: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look cuts a part back to its share, however little that part is by itself; the older half of it goes."""
+    monkeypatch.setattr(cache_trimming, "MOST_BYTES", 20_000)
+    files = [kept(number, days=number, size=1000) for number in range(40)]
+    for _ in range(60):
         monkeypatch.setattr(cache_trimming, "_asked", {})
         files[0].parent.with_name("outlines.trimmed").unlink(missing_ok=True)
         store(kept(99), b"new")
-        before, left = left, sum(path.exists() for path in files)
-        assert left < before or not left
-    assert not left
+        if sum(path.exists() for path in files) <= 22:
+            break
+    left = [number for number, path in enumerate(files) if path.exists()]
+
+    assert 15 <= len(left) <= 22
+    assert sum(left) / len(left) < 17, "those that were used lately"
+
+
+def test_a_process_that_keeps_much(kept: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wait for the next day: the bound holds also while a hundred runs are read for the first time."""
+    monkeypatch.setattr(cache_trimming, "MOST_BYTES", 64_000)
+    folder = kept(0).parent
+    most = 0
+    for number in range(1, 200):
+        store(folder / f"{number:040x}", b"x" * 500)
+        most = max(most, sum(path.stat().st_size for path in folder.iterdir()))
+
+    assert 60_000 < most <= 64_000 + 1_000
 
 
 def test_a_folder_that_is_not_ours(kept: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:

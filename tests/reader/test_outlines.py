@@ -148,7 +148,9 @@ def test_they_say_what_whole_trajectories_say(spans: Spans, seed: int, cache: Pa
     kept = len(list(cache.iterdir())) if cache.is_dir() else 0
     broken = {damage.path for damage in whole[1].damages if damage.kind == "zstd"}
     assert kept == sum(path.suffix == ".zst" for path in run.folder.iterdir()) - len(broken)
+    made_at = {path: path.stat().st_mtime_ns for path in cache.iterdir()} if kept else {}
     assert found(run.folder) == whole
+    assert made_at == {path: path.stat().st_mtime_ns for path in made_at}, "what was kept was doubted"
     # whole trajectories are read with one pass less then
     assert expected(run.folder) == whole
 

@@ -16,11 +16,16 @@ from verl_trace.schemas.errors import BadFilter
 @pytest.fixture
 def trajectories(writer: Any, tmp_path: Path) -> list[Any]:
     """Steps 1 and 2; the second has an attribute of its own."""
-    made = writer(tmp_path, "proj")
-    made.end(made.start("Loop.run", step=1))
-    made.end(made.start("Loop.run", step=2, temperature=0.7))
-    made.close()
-    (run,) = find_runs(tmp_path)
+    return made(writer, tmp_path, {"temperature": 0.7})
+
+
+def made(writer: Any, folder: Path, attributes: dict[str, Any]) -> list[Any]:
+    """Steps 1 and 2; the second has these attributes."""
+    recording = writer(folder, "proj")
+    recording.end(recording.start("Loop.run", step=1))
+    recording.end(recording.start("Loop.run", step=2, **attributes))
+    recording.close()
+    (run,) = find_runs(folder)
     return list(iter_trajectories(run))
 
 
@@ -51,6 +56,35 @@ def test_mistyped(trajectories: list[Any]) -> None:
     assert error.value.hint.startswith("did you mean step or temperature? there are attempt, calls, duration, ")
 
 
+EXTRA = {"extra": {"depth": 2, "tree": {"leaf": 1}, "no name": 1}}
+
+
+@pytest.mark.parametrize(
+    ("where", "names", "hint"),
+    [
+        ("extra.dpeth > 1", "'extra.dpeth'", "did you mean extra.depth? there are extra.depth, extra.tree"),
+        ("step and extra.tree.leav", "'extra.tree.leav'", "did you mean extra.tree.leaf? there are extra.tree.leaf"),
+        ("exrta.depth > 1", "'exrta'", "did you mean extra? there are attempt, calls, duration, "),
+        ("extra.tere.leaf", "'extra.tere'", "did you mean extra.tree? there are extra.depth, extra.tree"),
+        ("extra.depth.x > 1", "'extra.depth.x'", "there is nothing below it"),
+        ("step.x", "'step.x'", "there is nothing below it"),
+        ("extra.a or stepp", "'extra.a' or 'stepp'", "did you mean step? there are attempt, calls, duration, "),
+    ],
+)
+def test_mistyped_within_an_attribute(writer: Any, tmp_path: Path, where: str, names: str, hint: str) -> None:
+    """It is told as far as the attributes of some trajectory lead, with what there is in its place."""
+    with pytest.raises(BadFilter, match=f"no trajectory has {names}$") as error:
+        asked(made(writer, tmp_path, EXTRA), where)
+
+    assert error.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize("where", ["extra.depth > 1", "extra.tree.leaf == 1", "extra.tree != 3 and step", "null.x"])
+def test_known_within_an_attribute(writer: Any, tmp_path: Path, where: str) -> None:
+    """One trajectory that has it is enough, whatever it holds there."""
+    assert asked(made(writer, tmp_path, EXTRA), where) == ""
+
+
 def test_a_run_that_goes_on(trajectories: list[Any]) -> None:
     """The name may still come: a warning."""
     said = asked(trajectories, "reward_extra_acc > 0", ended=False)
@@ -61,6 +95,7 @@ def test_a_run_that_goes_on(trajectories: list[Any]) -> None:
 def test_names_of_verl_trace_itself(trajectories: list[Any]) -> None:
     """A run without scores is no typing error, but it is said."""
     assert asked(trajectories, "reward > 0") == "--where 'reward > 0': no trajectory has 'reward'"
+    assert asked(trajectories, "turn_scores.x") == "--where 'turn_scores.x': no trajectory has 'turn_scores'"
 
 
 def test_nothing_read() -> None:

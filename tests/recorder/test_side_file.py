@@ -4,12 +4,15 @@ returns."""
 from __future__ import annotations
 
 import base64
+import builtins
+import errno
 import io
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -307,6 +310,52 @@ def test_one_file_for_many_contents(recording: Any, monkeypatch: pytest.MonkeyPa
     (run,) = find_runs(recording.folder)
     assert run.content_bytes == sum(path.stat().st_size for path in recording.folder.glob("*.blobs")) < run.stored_bytes
     assert verify(recording.folder)[0].state == WHOLE
+
+
+def test_a_full_side_file_is_finished_in_the_background(
+    recording: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The call that fills it neither syncs nor imports anything, also where finishing it fails."""
+    Tool().echo(noise(8, 8))
+    monkeypatch.setattr("verl_trace.recorder.side_file.FILE_BYTES", 1)
+    running, here = session.current(), threading.current_thread()
+    assert running is not None
+    done: list[str] = []
+    imported, fsync = builtins.__import__, os.fsync
+
+    def noted_import(name: str, *rest: Any) -> Any:
+        if threading.current_thread() is here:
+            done.append(f"import {name}")
+        return imported(name, *rest)
+
+    def refused(fd: int) -> None:
+        if threading.current_thread() is here:
+            done.append("fsync")
+        raise OSError(errno.EIO, "Input/output error")
+
+    content = noise(16, 16).tobytes()
+    with monkeypatch.context() as watched:
+        watched.setattr(os, "fsync", refused)
+        watched.setattr(builtins, "__import__", noted_import)
+        assert running.side.keep("d" * 64, content, in_background=True) == ""
+        assert done == []
+        watched.setattr(builtins, "__import__", imported)
+        running.background.wake()
+        deadline = time.monotonic() + 20
+        while (err := capsys.readouterr().err) == "" and time.monotonic() < deadline:
+            time.sleep(0.01)
+    recording.finish()
+
+    assert os.fsync is fsync
+    assert "00000.blobs: Input/output error while finishing the file; its contents are kept" in err
+    assert [SideFile(path).path.name[-11:] for path in sorted(recording.folder.glob("*.blobs"))] == [
+        "00000.blobs",
+        "00001.blobs",
+    ]
+    for path in recording.folder.glob("*.blobs"):
+        file = SideFile(path)
+        assert len(list(file)) == 1
+        assert file.closed
 
 
 def test_a_removed_side_file_is_noticed(recording: Any) -> None:

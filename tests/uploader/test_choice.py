@@ -70,14 +70,31 @@ def test_single_calls(run: Path, project: str, stored: Callable[[str], Any]) -> 
     assert (rest.sent, rest.skipped[ALREADY_STORED]) == (179, 1)
 
 
-def test_a_name_that_no_trajectory_has(run: Path, project: str, stored: Callable[[str], Any]) -> None:
-    """An error where nothing was meant by it; a note where it was too late, and calls have been sent."""
+@pytest.mark.parametrize("where", ["setp == 1", "not setp and step == 1", "step == 1 or setp == 1"])
+def test_a_name_that_no_trajectory_has(
+    run: Path, proxy: Any, project: str, stored: Callable[[str], Any], where: str
+) -> None:
+    """An error before anything is sent, also where the expression holds for some."""
     with pytest.raises(BadFilter, match="no trajectory has 'setp'"):
-        upload(run, choosing=Choosing(Filters.of(where="setp == 1")))
-    sent = upload(run, choosing=Choosing(Filters.of(where="not setp and step == 1")))
+        upload(run, choosing=Choosing(Filters.of(where=where)))
 
+    assert {path for path, _ in proxy.requests} == {"/calls/query_stats"}, "more than the question for access"
+    assert stored(project) == {}
+
+
+def test_a_name_that_only_another_run_has(run: Path, writer: Any, project: str, stored: Callable[[str], Any]) -> None:
+    """Of several runs, one that has it is enough; while one is written, the name may still come."""
+    where = Choosing(Filters.of(where="not temperature and step == 1"))
+    live = writer(run, project, "exp2")
+    live.call("A.run")
+    told = upload(run, dry_run=True, choosing=where).runs[-1]
+    live.call("A.run", temperature=0.5)
+    live.close()
+    sent = upload(run, choosing=where)
+
+    assert [note for note in told.notes if "no trajectory has 'temperature' so far" in note]
     assert len(stored(project)) == sent.sent == 18
-    assert [note for note in sent.runs[0].notes if "did you mean step?" in note]
+    assert not [note for report in sent.runs for note in report.notes if "no trajectory has" in note]
 
 
 def test_a_share_and_a_limit_are_whole_groups(run: Path, project: str, stored: Callable[[str], Any]) -> None:

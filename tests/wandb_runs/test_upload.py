@@ -6,7 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from verl_trace.demo.server_env import Server
+from verl_trace.reader.filters import Filters
+from verl_trace.schemas.errors import BadFilter
+from verl_trace.uploader.choose import Choosing
 from verl_trace.uploader.pipeline import upload
 from verl_trace.uploader.wandb_options import WandbOptions
 from verl_trace.wandb_runs.offline import read_offline_run
@@ -34,6 +39,22 @@ def test_metrics_first_then_linked_calls(
     assert {row["attributes"]["step"] for row in rows if row["wb_run_step"] is None} == {-1}
     assert (again.sent, [found["state"] for found in again.runs[0].wandb]) == (0, ["synced before"])
     assert read_offline_run(folder) is not None
+
+
+@pytest.mark.parametrize("where", ["setp == 1", "not setp"])
+def test_nothing_is_synced_for_a_mistyped_name(
+    both: Server, backend: Backend, recorded: Any, make_run: Any, project: str, where: str
+) -> None:
+    """The names in --where are looked for before W&B's runs are sent, which cannot be taken back either."""
+    run = recorded(project)
+    folder = make_run("exp1", run_id="abc123", project=project)
+    with pytest.raises(BadFilter, match="no trajectory has 'setp'"):
+        upload(run, choosing=Choosing(Filters.of(where=where)))
+    found = read_offline_run(folder)
+
+    assert "abc123" not in backend.runs
+    assert found is not None
+    assert not found.synced
 
 
 def test_calls_that_are_stored_without_a_link_are_named(
