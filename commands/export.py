@@ -23,7 +23,7 @@ from ..viewer.otlp import otlp_request
 from ..viewer.timeline import Timeline
 from ..viewer.tokenizer import load_tokenizer
 from .filters import check_names, with_filters
-from .printing import print_json
+from .printing import opened, print_json
 from .runs import RunArgument, report_damage, runs_named
 
 __all__ = ["export"]
@@ -91,7 +91,7 @@ def _whole(out: Path) -> Iterator[IO[bytes]]:
     """A file that is there whole or not at all."""
     tmp = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
-        with tmp.open("xb") as file:
+        with opened(tmp, out) as file:
             yield file
         os.replace(tmp, out)
     finally:

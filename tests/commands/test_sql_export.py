@@ -270,6 +270,19 @@ def test_otlp(cli: Cli, rollouts: Path, tmp_path: Path) -> None:
     assert sum(span["status"]["code"] == 2 for span in spans) == 4 == sum("events" in span for span in spans)
 
 
+@pytest.mark.parametrize(
+    "command", ["export --format chat", "export --format chrome", "sql --format csv", "sql --format table"]
+)
+def test_a_file_that_cannot_be_made(cli: Cli, rollouts: Path, tmp_path: Path, command: str) -> None:
+    """The error names --out, and no temporary file."""
+    name, *options = command.split()
+    query = ["SELECT 1"] if name == "sql" else []
+    done = cli(name, rollouts, *query, *options, "--out", tmp_path / "no" / "x")
+
+    assert done.code == 2
+    assert f"--out {tmp_path / 'no' / 'x'}: No such file or directory (name a file in a folder" in done.err
+
+
 def test_what_is_there_is_not_replaced(cli: Cli, rollouts: Path, tmp_path: Path) -> None:
     """Unless it is asked for."""
     out = tmp_path / "there"
