@@ -151,14 +151,20 @@ def _chrome(runs: list[Run], filters: Filters, file: IO[bytes], _: Decode) -> tu
 
 
 def _parquet(runs: list[Run], filters: Filters, out: Path, decode: Decode) -> tuple[dict[str, int], list[Reading]]:
-    out.mkdir(parents=True, exist_ok=True)
     names = ("trajectories", "calls")
     report: dict[str, int] = {}
     targets = {name: out / f"{name}.parquet" for name in names}
     with open_tables(
-        runs, set(names), filters, payloads=True, command="export", decode=decode, writable=list(targets.values())
+        runs,
+        set(names),
+        filters,
+        payloads=True,
+        command="export --format parquet",
+        decode=decode,
+        writable=list(targets.values()),
     ) as tables:
         check_names(filters, runs)
+        out.mkdir(parents=True, exist_ok=True)
         for name, target in targets.items():
             found = tables.connection.execute(f"SELECT count(*) FROM {name}").fetchone()
             report[name] = found[0] if found is not None else 0

@@ -156,6 +156,8 @@ def test_without_duckdb(cli: Cli, rollouts: Path, tmp_path: Path, monkeypatch: p
         done = cli(*words)
         assert done.code == 2
         assert "pip install 'verl-trace[read]'" in done.err
+    assert "`verl-trace export --format parquet` needs" in done.err
+    assert not (tmp_path / "p").exists()
     assert cli("export", rollouts, "--format", "chat", "--out", tmp_path / "c").code == 0
 
 
