@@ -318,8 +318,11 @@ def _note(report: RunReport, reading: Reading, settling: Settling) -> None:
             " options). Weave changes no stored call; --project OTHER makes a full copy"
         )
     report.unreadable += sorted({str(damage.path) for damage in reading.damages if damage.kind == "unreadable"})
+    # where records were, and may be missing; not the end that a kill tore, whose call had not returned
+    damaged = sorted({str(damage.path) for damage in reading.damages if damage.kind in ("zstd", "line")})
+    report.unreadable += [f"{path} is damaged (`verl-trace verify` says where)" for path in damaged]
     for damage in reading.damages[:DAMAGES_NOTED]:
         size = counted(damage.length, "byte")
-        report.note(f"damaged: {damage.path.name} at byte {damage.offset}, {size}: {damage.reason}")
+        report.note(f"damaged: {damage.path.name} at byte {damage.offset:,}, {size}: {damage.reason}")
     if len(reading.damages) > DAMAGES_NOTED:
         report.note(counted(len(reading.damages) - DAMAGES_NOTED, "more damaged place"))

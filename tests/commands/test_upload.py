@@ -212,6 +212,18 @@ def test_a_file_that_cannot_be_read_is_no_success(run: Run, wandb_login: Server,
     assert f"cannot be read: {other.path}" in out
 
 
+def test_a_damaged_file_is_no_success(run: Run, recording: Any) -> None:
+    """Exit 1, and the file: a line of it is no record any more, and whose it was nobody knows."""
+    recording.close()
+    lines = recording.path.read_bytes().splitlines(keepends=True)
+    recording.path.write_bytes(b"".join([*lines[:2], b"x" + lines[2][1:], *lines[3:]]))
+
+    code, out, _ = run("upload", recording.folder, "--dry-run")
+
+    assert code == 1
+    assert f"cannot be read: {recording.path} is damaged (`verl-trace verify` says where)" in out
+
+
 def test_dry_run(run: Run, recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--dry-run` says what would be sent, without key and server."""
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
