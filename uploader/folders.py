@@ -33,13 +33,15 @@ def folders_without_runs(path: Path, runs: Sequence[Run]) -> list[Path]:
 
 
 def why_unreadable(run: Run) -> str:
-    """What the operating system says when none of the run's files can be opened; "" when one can."""
-    reason = ""
-    for writer in run.writers:
-        for segment in writer.segments:
-            try:
-                with open_file(segment.path):
-                    return ""
-            except OSError as error:
-                reason = f"cannot be read: {segment.path.name}: {error.strerror}"
-    return reason
+    """What the operating system says when none of the run's files can be opened, or that none of them begins with its
+    header, which names the project; "" when one does."""
+    refused, headless = "", ""
+    for segment in (segment for writer in run.writers for segment in writer.segments):
+        try:
+            with open_file(segment.path):
+                headless = headless or f"{segment.path.name} does not begin with its header: it is cut off or damaged"
+        except OSError as error:
+            refused = f"cannot be read: {segment.path.name}: {error.strerror}"
+    if any(writer.header for writer in run.writers):
+        return ""
+    return headless or refused
