@@ -23,7 +23,7 @@ from ..viewer.otlp import otlp_request
 from ..viewer.timeline import Timeline
 from ..viewer.tokenizer import load_tokenizer
 from .filters import check_names, with_filters
-from .printing import print_json
+from .printing import opened, print_json
 from .runs import RunArgument, report_damage, runs_named
 
 __all__ = ["export"]
@@ -91,7 +91,7 @@ def _whole(out: Path) -> Iterator[IO[bytes]]:
     """A file that is there whole or not at all."""
     tmp = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
-        with tmp.open("xb") as file:
+        with opened(tmp, out) as file:
             yield file
         os.replace(tmp, out)
     finally:
@@ -151,14 +151,20 @@ def _chrome(runs: list[Run], filters: Filters, file: IO[bytes], _: Decode) -> tu
 
 
 def _parquet(runs: list[Run], filters: Filters, out: Path, decode: Decode) -> tuple[dict[str, int], list[Reading]]:
-    out.mkdir(parents=True, exist_ok=True)
     names = ("trajectories", "calls")
     report: dict[str, int] = {}
     targets = {name: out / f"{name}.parquet" for name in names}
     with open_tables(
-        runs, set(names), filters, payloads=True, command="export", decode=decode, writable=list(targets.values())
+        runs,
+        set(names),
+        filters,
+        payloads=True,
+        command="export --format parquet",
+        decode=decode,
+        writable=list(targets.values()),
     ) as tables:
         check_names(filters, runs)
+        out.mkdir(parents=True, exist_ok=True)
         for name, target in targets.items():
             found = tables.connection.execute(f"SELECT count(*) FROM {name}").fetchone()
             report[name] = found[0] if found is not None else 0

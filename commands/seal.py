@@ -10,6 +10,7 @@ import orjson
 import typer
 
 from ..reader import find_runs
+from ..reader.durations import parse_duration
 from ..recorder.leftovers import RawSegment, seal_dead
 from ..viewer.text import visible
 from .printing import print_json
@@ -29,9 +30,11 @@ _WORDS = {
 def seal(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or of several.")],
     idle: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            metavar="SECONDS", help="Compress files of other hosts, too, that did not change for that many seconds."
+            metavar="TIME",
+            help="Compress files of other hosts, too, that did not change for so long (10m, 1h).",
+            show_default=False,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a raw file.")] = False,
@@ -44,8 +47,9 @@ def seal(
 
     Example: verl-trace seal runs
     """
+    quiet = None if idle is None else parse_duration(idle, "--idle")
     folders = sorted({found.folder for found in find_runs(run)})
-    files = [file for folder in folders for file in seal_dead(folder, idle=idle)]
+    files = [file for folder in folders for file in seal_dead(folder, idle=quiet)]
     if as_json:
         print_json(orjson.dumps([_as_json(file) for file in files], option=orjson.OPT_INDENT_2).decode())
     else:
@@ -65,5 +69,5 @@ def _text(files: list[RawSegment]) -> list[str]:
     lines = [f"{counts[outcome]:>6,}  {words}" for outcome, words in _WORDS.items() if counts[outcome]]
     lines += [f"  {file.path.name}: {visible(file.detail)}" for file in files if file.outcome == "failed"]
     if counts["unknown"]:
-        lines.append("→ --idle 3600 compresses those, too, that did not change for an hour")
+        lines.append("→ --idle 1h compresses those, too, that did not change for an hour")
     return lines

@@ -23,6 +23,7 @@ from ..viewer.terminal import columns_of
 from ..viewer.text import cut_to_width, visible, visible_json
 from ..viewer.tokenizer import load_tokenizer
 from .filters import check_names, with_filters
+from .printing import opened
 from .runs import RunArgument, report_damage, runs_named
 
 __all__ = ["sql"]
@@ -101,12 +102,13 @@ def _write(result: Any, format: str, out: Path | None) -> None:
         if out is None:
             typer.echo(text)
         else:
-            out.write_text(text + "\n", encoding="utf-8")
+            with opened(out, out) as file:
+                file.write(f"{text}\n".encode())
         return
     if out is None:
         _stream(sys.stdout.buffer, names, rows, format, shown=sys.stdout.isatty())
         return
-    with out.open("wb") as file:
+    with opened(out, out) as file:
         _stream(file, names, rows, format)
 
 

@@ -41,7 +41,7 @@ def checked(line: bytes) -> Line:
         raise ValueError("a record without a kind")
     for key, test in _REQUIRED.get(record.kind, {}).items():
         if not test(record.head.get(key)):
-            raise ValueError(f"a {record.kind} record whose {key!r} is missing or not as it must be")
+            raise ValueError(f"{_a(record.kind)} record whose {key!r} is missing or not as it must be")
     if record.kind in PAYLOAD_KEYS:
         _check_payload(line, record)
     return record
@@ -60,19 +60,23 @@ def salvaged(line: bytes) -> tuple[int, Line] | None:
     return None
 
 
+def _a(kind: str) -> str:
+    return f"{'an' if kind == 'end' else 'a'} {kind}"
+
+
 def _check_payload(line: bytes, record: Line) -> None:
     key = PAYLOAD_KEYS[record.kind]
     if not record.payload:
-        raise ValueError(f"a {record.kind} record without {key!r}")
+        raise ValueError(f"{_a(record.kind)} record without {key!r}")
     body = _last_value(line, record.head["bytes"])
     # a newer version may have put keys behind: then the length is of either
     if body is None and len(record.payload) != record.head["bytes"]:
-        raise ValueError(f"a {record.kind} record whose 'bytes' is not the length of its last value")
+        raise ValueError(f"{_a(record.kind)} record whose 'bytes' is not the length of its last value")
     for data in {body or b"null", record.payload}:
         try:
             orjson.loads(data)
         except orjson.JSONDecodeError as error:
-            raise ValueError(f"the {key!r} of a {record.kind} record is not JSON: {error}") from None
+            raise ValueError(f"the {key!r} of {_a(record.kind)} record is not JSON: {error}") from None
 
 
 def _last_value(line: bytes, size: int) -> bytes | None:

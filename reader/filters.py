@@ -25,21 +25,25 @@ STATUSES = ("success", "error", "unfinished")
 
 
 class Numbers:
-    """`3`, `1:100`, `1:100:10`, `:50`, `1,5,10:20`: numbers and ranges with both ends; or plain words, such as UUIDs.
+    """`3`, `1:100`, `1:100:10`, `:50`, `1,5,10:20`: numbers and ranges with both ends; with `words` UUIDs and the like.
 
     Raises:
-        BadFilter: a range that is none.
+        BadFilter: what is neither (`1-100`), or a range that ends before it begins.
     """
 
-    def __init__(self, text: str, option: str) -> None:
+    def __init__(self, text: str, option: str, *, words: bool = False) -> None:
         self.text = text
         self._words: set[str] = set()
         self._ranges: list[tuple[int | None, int | None, int]] = []
         for part in filter(None, (part.strip() for part in text.split(","))):
             if ":" in part:
                 self._ranges.append(_range(part, option))
-            else:
+            elif words or _integer(part) is not None:
                 self._words.add(part)
+            else:
+                raise BadFilter(
+                    f"{option} {part!r} is no number", hint=f"e.g. {option} 3, or {option} 1:100 for a range"
+                )
         if not self._words and not self._ranges:
             raise BadFilter(f"{option} {text!r} names nothing", hint=f"e.g. {option} 3 or {option} 1:100:10")
 
@@ -66,6 +70,8 @@ def _range(part: str, option: str) -> tuple[int | None, int | None, int]:
         raise BadFilter(
             f"{option} {part!r} is no range", hint=f"FIRST:LAST or FIRST:LAST:EVERY, e.g. {option} 1:100:10"
         )
+    if numbers[0] is not None and numbers[1] is not None and numbers[0] > numbers[1]:
+        raise BadFilter(f"{option} {part!r} ends before it begins", hint=f"{option} {numbers[1]}:{numbers[0]}")
     every = numbers[2] if len(numbers) == 3 and numbers[2] is not None else 1
     return numbers[0], numbers[1], every
 
@@ -137,15 +143,15 @@ class Filters:
             BadFilter: one of them says nothing sensible.
         """
 
-        def numbers(value: str | int | None, option: str) -> Numbers | None:
-            return None if value is None else Numbers(str(value), option)
+        def numbers(value: str | int | None, option: str, *, words: bool = False) -> Numbers | None:
+            return None if value is None else Numbers(str(value), option, words=words)
 
         def several(value: str | Sequence[str] | None) -> tuple[str, ...]:
             return (value,) if isinstance(value, str) else tuple(value or ())
 
         return cls(
             steps=numbers(step, "--step"),
-            sample_indexes=numbers(sample_index, "--sample-index"),
+            sample_indexes=numbers(sample_index, "--sample-index", words=True),
             rollouts=numbers(rollout_n, "--rollout-n"),
             validate=validate,
             attempts=several(attempt),

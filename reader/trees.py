@@ -89,7 +89,10 @@ class _Builder:
     def _count(self, segment: Segment, writer: Writer, whole: bool) -> None:
         found = kept_first_pass(segment) if whole else None
         if found is None:
-            found = first_pass(self._lines(segment, None))
+            lines = self._lines(segment, None)
+            found = first_pass(lines)
+            if any(damage.kind == "zstd" for damage in lines.damages):
+                writer.damaged.add(segment)
         self._ahead.update(found.records)
         for score in found.scores:
             self._scores.add(writer.attempt, score)

@@ -110,6 +110,8 @@ class Writer:
     def __init__(self, id: str, segments: list[Segment]) -> None:
         self.id = id
         self.segments = segments
+        # sealed ones that zstd could not read whole; known once the first pass over the run is done
+        self.damaged: set[Segment] = set()
 
     @cached_property
     def header(self) -> dict[str, Any]:
@@ -127,6 +129,7 @@ class Writer:
     def with_segments(self, segments: list[Segment]) -> Writer:
         """This writer after a later look at the folder."""
         self.segments = segments
+        self.damaged.clear()
         return self
 
     @cached_property

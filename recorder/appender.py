@@ -255,7 +255,8 @@ class Appender:
             self._lose(self._reason, calls)
         self._say(
             f"refused-{self._reason}",
-            f"{self.folder}: {error.strerror}; calls go on, their records count as lost until it recovers",
+            f"{self.folder}: {error.strerror}; calls go on, their records count as lost until it recovers"
+            " (`verl-trace doctor` looks into it)",
         )
 
     def _say(self, kind: str, message: str) -> None:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ..schemas.files import parse_segment_name, parse_side_file_name
-from .settings import Settings
+from .settings import Settings, size_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +28,12 @@ class Limits:
         self._sum = 0
         self._own = 0
         self._summed_at: float | None = None
+
+    def told(self, reason: str) -> str:
+        """What that reason means, with the setting and its value."""
+        if reason == "MAX_BYTES":
+            return f"its files have reached VERL_TRACE_MAX_BYTES ({size_text(self._settings.max_bytes)})"
+        return f"its disk has less than VERL_TRACE_MIN_FREE ({size_text(self._settings.min_free)}) free"
 
     def reason_to_pause(self, own_bytes: int) -> str:
         """The setting that forbids to write on, "" when none does. `own_bytes`: what this process wrote so far."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..schemas.redaction import split_patterns
@@ -12,7 +12,7 @@ from ..schemas.redaction import split_patterns
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["VARIABLES", "Settings", "StepRange", "default_folder", "disabled", "read_settings"]
+__all__ = ["VARIABLES", "Settings", "StepRange", "default_folder", "disabled", "read_settings", "size_text"]
 
 # Every VERL_TRACE_ variable that anything here reads; one that is not among them is mistyped.
 _NAMES = (
@@ -109,31 +109,37 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     """Settings from the environment. A value that cannot be read keeps its default and is named in `problems`."""
     problems: list[str] = []
 
-    def number(name: str, default: float) -> float:
+    def size(name: str, default: int) -> int:
+        return int(number(name, default, _size, "a size such as 64M", size_text(default) if default else "no limit"))
+
+    def seconds(name: str, default: float) -> float:
+        return number(name, default, _seconds, "a time such as 90s or 5m", f"{default:g}s")
+
+    def number(name: str, default: float, read: Callable[[str], float], form: str, instead: str) -> float:
         text = environ.get(name, "").strip()
         if not text:
             return default
         try:
-            value = _size(text)
+            value = read(text)
             if value < 0 or not math.isfinite(value):
                 raise ValueError
         except ValueError:
-            problems.append(f"{name}={text!r} is not a number; using {default:g}")
+            problems.append(f"{name}={text!r} is not {form}; using {instead}")
             return default
         return value
 
     return Settings(
         folder=default_folder(environ),
-        segment_bytes=max(1 << 12, int(number("VERL_TRACE_SEGMENT_BYTES", DEFAULT_SEGMENT_BYTES))),
-        seal_age=number("VERL_TRACE_SEAL_AGE", DEFAULT_SEAL_AGE),
-        fsync_interval=number("VERL_TRACE_FSYNC", DEFAULT_FSYNC_INTERVAL),
-        min_free=int(number("VERL_TRACE_MIN_FREE", DEFAULT_MIN_FREE)),
-        max_bytes=int(number("VERL_TRACE_MAX_BYTES", 0)),
+        segment_bytes=max(1 << 12, size("VERL_TRACE_SEGMENT_BYTES", DEFAULT_SEGMENT_BYTES)),
+        seal_age=seconds("VERL_TRACE_SEAL_AGE", DEFAULT_SEAL_AGE),
+        fsync_interval=seconds("VERL_TRACE_FSYNC", DEFAULT_FSYNC_INTERVAL),
+        min_free=size("VERL_TRACE_MIN_FREE", DEFAULT_MIN_FREE),
+        max_bytes=size("VERL_TRACE_MAX_BYTES", 0),
         steps=_steps(environ.get("VERL_TRACE_STEPS", ""), problems),
         tree=_tree(environ.get("VERL_TRACE_TREE", ""), problems),
         drop_fields=frozenset(f.strip() for f in environ.get("VERL_TRACE_DROP_FIELDS", "").split(",") if f.strip()),
-        yield_bytes=int(number("VERL_TRACE_YIELD_BYTES", DEFAULT_YIELD_BYTES)),
-        media_sync=int(number("VERL_TRACE_MEDIA_SYNC", DEFAULT_MEDIA_SYNC)),
+        yield_bytes=size("VERL_TRACE_YIELD_BYTES", DEFAULT_YIELD_BYTES),
+        media_sync=size("VERL_TRACE_MEDIA_SYNC", DEFAULT_MEDIA_SYNC),
         redact=split_patterns(environ.get("VERL_TRACE_REDACT", "")),
         accelerators=_is_on("VERL_TRACE_GPU_TENSORS", environ),
         collected=environ.get("VERL_TRACE_COLLECT", "").strip(),
@@ -147,6 +153,23 @@ def _size(text: str) -> float:
     if bare and bare[-1] in units:
         return float(bare[:-1]) * units[bare[-1]]
     return float(text)
+
+
+def size_text(size: int) -> str:
+    """A size as the settings take it: `64M`, `1G`; bytes where it is no round number of one of the units."""
+    for unit, letter in ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
+        if size and size % unit == 0:
+            return f"{size // unit}{letter}"
+    return str(size)
+
+
+def _seconds(text: str) -> float:
+    """Plain seconds, or with one of the units that the commands take."""
+    bare = text.lower()
+    for letters, unit in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86400.0)):
+        if bare.endswith(letters):
+            return float(bare.removesuffix(letters)) * unit
+    return float(bare)
 
 
 def _tree(text: str, problems: list[str]) -> str:
@@ -166,9 +189,9 @@ def _steps(text: str, problems: list[str]) -> StepRange | None:
         first = int(parts[0] or 0)
         last = int(parts[1]) if len(parts) > 1 and parts[1] else (first if len(parts) == 1 else None)
         stride = int(parts[2]) if len(parts) > 2 else 1
-        if len(parts) > 3 or stride < 1:
+        if len(parts) > 3 or stride < 1 or (last is not None and last < first):
             raise ValueError
     except ValueError:
-        problems.append(f"VERL_TRACE_STEPS={text!r} is not FIRST:LAST:STRIDE; recording every step")
+        problems.append(f"VERL_TRACE_STEPS={text!r} is not FIRST:LAST:STRIDE, such as 0:100:10; recording every step")
         return None
     return StepRange(first, last, stride)

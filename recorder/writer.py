@@ -280,7 +280,7 @@ class SegmentWriter(Appender):
         self._paused = reason
         self._settle()
         if reason:
-            text = f"recording pauses (VERL_TRACE_{reason}); calls go on, their records count as lost"
+            text = f"recording pauses: {self._limits.told(reason)}; calls go on, their records count as lost"
             self._say(f"paused-{reason}", f"{self.folder}: {text}")
 
     def _replace(self, segment: Segment) -> None:

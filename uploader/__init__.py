@@ -62,5 +62,15 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return getattr(import_module(_MODULES[name], __name__), name)
+        try:
+            return getattr(import_module(_MODULES[name], __name__), name)
+        except ModuleNotFoundError as error:
+            missing = error.name or ""
+            if missing.startswith(__name__.partition(".")[0]):
+                raise
+            raise ModuleNotFoundError(
+                f"{__name__}.{name} needs the package {missing}, which is not installed here"
+                " (pip install 'verl-trace[upload]')",
+                name=missing,
+            ) from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

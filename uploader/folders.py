@@ -1,4 +1,4 @@
-"""What lies beside the runs of a folder: folders that hold none, runs that nobody may read, files that are none."""
+"""What lies beside the runs of a folder: folders that hold none, runs that nobody may read, files that are damaged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..reader import Run, Segment, Writer
     from ..reader.segments import Damage
 
-__all__ = ["files_without_records", "folders_without_runs", "why_unreadable"]
+__all__ = ["damaged_files", "folders_without_runs", "why_unreadable"]
 
 
 def folders_without_runs(path: Path, runs: Sequence[Run]) -> list[Path]:
@@ -35,30 +35,35 @@ def folders_without_runs(path: Path, runs: Sequence[Run]) -> list[Path]:
 
 
 def why_unreadable(run: Run) -> str:
-    """What the operating system says when none of the run's files can be opened; "" when one can."""
-    reason = ""
-    for writer in run.writers:
-        for segment in writer.segments:
-            try:
-                with open_file(segment.path):
-                    return ""
-            except OSError as error:
-                reason = f"cannot be read: {segment.path.name}: {error.strerror}"
-    return reason
+    """What the operating system says when none of the run's files can be opened, or that none of them begins with its
+    header, which names the project; "" when one does."""
+    refused, headless = "", ""
+    for segment in (segment for writer in run.writers for segment in writer.segments):
+        try:
+            with open_file(segment.path):
+                headless = headless or f"{segment.path.name} does not begin with its header: it is cut off or damaged"
+        except OSError as error:
+            refused = f"cannot be read: {segment.path.name}: {error.strerror}"
+    if any(writer.header for writer in run.writers):
+        return ""
+    return headless or refused
 
 
-def files_without_records(run: Run, damages: Iterable[Damage]) -> list[str]:
-    """Files of the run that are damaged, and not one record is left of, as a path and these words; but not what a kill
-    leaves of a file that was just opened."""
-    damaged = {damage.path for damage in damages if damage.kind in ("zstd", "line", "header")}
-    return [
-        f"{path}: no record of a rollout is in it"
-        for writer in run.writers
-        for segment in writer.segments
-        if (path := segment.path) in damaged and _is_garbage(path, writer, segment)
-    ]
+def damaged_files(run: Run, damages: Iterable[Damage]) -> list[str]:
+    """Files of the run where records were, and may be missing, and those that hold none at all; not the end that a kill
+    tore, whose call had not returned, nor a file that it left as soon as it was opened."""
+    kinds: dict[Path, set[str]] = {}
+    for damage in damages:
+        kinds.setdefault(damage.path, set()).add(damage.kind)
+    segments = {segment.path: (writer, segment) for writer in run.writers for segment in writer.segments}
+    return sorted(
+        str(path)
+        for path, of_file in kinds.items()
+        if of_file & {"zstd", "line"} or ("header" in of_file and path in segments and _is_garbage(*segments[path]))
+    )
 
 
-def _is_garbage(path: Path, writer: Writer, segment: Segment) -> bool:
+def _is_garbage(writer: Writer, segment: Segment) -> bool:
+    path = segment.path
     scan = Scan(path, writer.id, segment.index, sealed=path.name.endswith(".zst"), alive=bool(writer.alive))
     return next(iter(scan), None) is None and scan.report.state == DAMAGED

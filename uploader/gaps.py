@@ -4,8 +4,11 @@ A trajectory that lies partly in a missing segment would be stored for ever as w
 file, or until somebody says that it will not come: `--partial`, or a copy that `verl-trace repair` made, whose headers
 tell what was missing.
 
-Of a packed run more is known: which files it had, and their checksums. What lies partly in a file that was damaged on
-the way, or may have its score in a part that is missing, waits for a better copy in the same way.
+A sealed file was published whole, with a checksum: one that is cut off or damaged is a copy that is not whole, yet or
+any more. What looks unfinished there waits for a better one; a call that it lacks entirely can still be added then.
+
+Of a packed run more is known: which files it had, and their checksums. There what may have its score in a part that is
+missing waits, too.
 """
 
 from __future__ import annotations
@@ -25,14 +28,18 @@ __all__ = ["Gaps", "missing_side_file"]
 
 
 class Gaps:
-    """What is missing of one writer; false when nothing is."""
+    """What is missing of one writer; false when nothing is. `damaged`: sealed segments that are not whole are, too."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, *, damaged: bool = True) -> None:
+        self._writer = writer
+        # sealed segments that the first pass over the run could not read whole; filled by it
+        self._spoilt = writer.damaged if damaged else set()
         self._names: list[str] = []
         # when the first segment after each gap was opened
         self._resumed: list[str] = []
         # from when to when the segments that a packed run has damaged were written
         self._damaged: list[tuple[str, str]] = []
+        self._read: list[tuple[str, str]] = []
         # whether the packed run lacks a file, or a part of one, of whomever
         self._incomplete = False
         self._look_into_the_pack(writer)
@@ -52,12 +59,14 @@ class Gaps:
 
     @property
     def names(self) -> list[str]:
-        """The missing files, as far as they can be known."""
-        return [*self._names, self._next_name] if self._open_end else self._names
+        """The missing and damaged files, as far as they can be known."""
+        damaged = (segment.path.name for segment in self._spoilt)
+        names = [*self._names, *sorted(name for name in damaged if name not in self._names)]
+        return [*names, self._next_name] if self._open_end else names
 
     @property
     def _certain(self) -> bool:
-        return bool(self._resumed) or self._incomplete
+        return bool(self._resumed or self._spoilt) or self._incomplete
 
     @cached_property
     def _open_end(self) -> bool:
@@ -72,8 +81,7 @@ class Gaps:
         self._incomplete = bool(archive.problems or archive.damaged)
         for at, segment in enumerate(writer.segments):
             if (f"{folder}/{segment.path.name}" if folder else segment.path.name) in archive.damaged:
-                later = writer.segments[at + 1 :]
-                self._damaged.append((_opened(_header(segment), ""), _opened(_header(later[0]), "~") if later else "~"))
+                self._damaged.append(_written(writer, at))
                 self._names.append(segment.path.name)
 
     def _gap(self, writer: Writer, segment: Segment, expected: int) -> None:
@@ -101,7 +109,16 @@ class Gaps:
         ended = max(call.ended_at or "~" for call in trajectory.calls)
         if any(began <= until and ended >= opened for opened, until in self._damaged):
             return True
+        if not seen_whole and any(began <= until and ended >= opened for opened, until in self._not_whole()):
+            return True
         return any(began < resumed and (not seen_whole or ended >= resumed) for resumed in self._resumed)
+
+    def _not_whole(self) -> list[tuple[str, str]]:
+        """From when to when those segments were written."""
+        if len(self._read) != len(self._spoilt):
+            segments = enumerate(self._writer.segments)
+            self._read = [_written(self._writer, at) for at, segment in segments if segment in self._spoilt]
+        return self._read
 
 
 def missing_side_file(writer: Writer) -> str:
@@ -139,6 +156,12 @@ def _opened(header: dict[str, object], unknown: str) -> str:
     """When a segment was begun, by its header; `unknown` where that does not say."""
     opened = header.get("opened_at")
     return opened if isinstance(opened, str) else unknown
+
+
+def _written(writer: Writer, at: int) -> tuple[str, str]:
+    """From when to when a segment was written: until the next one was opened."""
+    later = writer.segments[at + 1 :]
+    return _opened(_header(writer.segments[at]), ""), _opened(_header(later[0]), "~") if later else "~"
 
 
 def _goes_on(segment: Segment) -> bool:

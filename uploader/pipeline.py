@@ -235,10 +235,11 @@ class _Upload:
                 raise target
             self._good_targets[name] = target
         except CannotStart as error:
-            reason = why_unreadable(run) or str(error)
+            unreadable = why_unreadable(run)
+            reason = unreadable or str(error)
             if self._fail_fast:
                 raise CannotStart(f"{run.folder}: {reason}", hint=error.hint) from None
-            self._errors.append(error)
+            self._errors.append(CannotStart(f"{run.folder}: {reason}", hint=error.hint) if unreadable else error)
             self._result.unopened.append(Unopened(str(run.folder), reason))
             return []
         return [target]

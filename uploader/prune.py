@@ -142,7 +142,9 @@ def plan_pruning(
     """
     client = Client(target, max_wait=max_wait)
     pruning = Pruning(run, client.url, target.project_id, target.page)
-    return _Planning(pruning, client, filters.of_run(run.attempts), Settling(run, settle), redact, tell).run()
+    # what is not whole here differs from what the server has, and stays for that
+    settling = Settling(run, settle, damaged=False)
+    return _Planning(pruning, client, filters.of_run(run.attempts), settling, redact, tell).run()
 
 
 @dataclass

@@ -19,7 +19,7 @@ from .choose import Choice, Choosing
 from .client import Client, Unreachable
 from .estimate import keep_rate
 from .feedback import give_feedback
-from .folders import files_without_records
+from .folders import damaged_files
 from .ledger import Ledger, Place, state_folder
 from .lessen import Lessen
 from .ops import OBJECT_DIGEST, Ops, op_object_id
@@ -326,9 +326,10 @@ def _note(run: Run, report: RunReport, reading: Reading, settling: Settling) -> 
             " options). Weave changes no stored call; --project OTHER makes a full copy"
         )
     report.unreadable += sorted({str(damage.path) for damage in reading.damages if damage.kind == "unreadable"})
-    report.unreadable += files_without_records(run, reading.damages)
+    damaged = damaged_files(run, reading.damages)
+    report.unreadable += [f"{path} is damaged (`verl-trace verify` says where)" for path in damaged]
     for damage in reading.damages[:DAMAGES_NOTED]:
         size = counted(damage.length, "byte")
-        report.note(f"damaged: {damage.path.name} at byte {damage.offset}, {size}: {damage.reason}")
+        report.note(f"damaged: {damage.path.name} at byte {damage.offset:,}, {size}: {damage.reason}")
     if len(reading.damages) > DAMAGES_NOTED:
         report.note(counted(len(reading.damages) - DAMAGES_NOTED, "more damaged place"))

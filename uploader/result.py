@@ -90,8 +90,8 @@ class RunReport:
     that were sent (dry run: would be). `unlinked`: stored calls that lack the link to their W&B run, the first
     `FAILURES_KEPT` of them in `unlinked_calls`; `without_link`: calls that were sent without one, by attempt, for the
     reason in `why_without`. `wandb_left`: something of a W&B run is still to be synced. `trajectories_to_send`,
-    `stored_bytes`: of a dry run. `unreadable`: files that the operating system refuses, wholly or in part; what is in
-    them counts nowhere.
+    `stored_bytes`: of a dry run. `unreadable`: files that the operating system refuses, or that are damaged; what
+    cannot be read of them counts nowhere.
     """
 
     project_name: str

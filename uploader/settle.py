@@ -50,7 +50,7 @@ class Settling:
     a process that ends meanwhile must not look as if it had left its calls unfinished.
 
     `settle`: seconds. `has_score`: whether all scores that a trajectory waits for are there. `partial`: do not wait for
-    missing segments.
+    missing segments. `damaged`: nor for a whole copy of sealed segments that are damaged, where it is false.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Settling:
         *,
         has_score: HasScore = has_score,
         partial: bool = False,
+        damaged: bool = True,
     ) -> None:
         self._settle = settle
         self.has_score = has_score
@@ -70,7 +71,7 @@ class Settling:
         self._attempts = {writer.attempt for writer in writing if not writer.closed}
         self._partial = partial
         self._missing_side: dict[str, str] = {}
-        self._gaps = {} if partial else {writer.id: Gaps(writer) for writer in run.writers}
+        self._gaps = {} if partial else {writer.id: Gaps(writer, damaged=damaged) for writer in run.writers}
         # what those who read the run are told, how much of each list was looked at, and files refused -> writers
         self._damages: list[Sequence[Damage]] = []
         self._looked_at: list[int] = []

@@ -151,7 +151,7 @@ def _notes(fact: dict[str, Any], whole_run: bool) -> list[str]:
     unknown = fact["unknown_kinds"].items()
     notes += [f"{name}: {counted(n, 'record')} of the unknown kind {visible(kind)!r}" for kind, n in unknown]
     for damage in fact["damages"][:_DAMAGES_TOLD]:
-        where = f"{visible(damage['file'])} at byte {damage['offset']}, {counted(damage['length'], 'byte')}"
+        where = f"{visible(damage['file'])} at byte {damage['offset']:,}, {counted(damage['length'], 'byte')}"
         notes.append(f"{name}: {damage['kind']}: {where}: {visible(damage['reason'])}")
     notes += [f"{name}: {visible(pruned_words(note))}" for note in fact["pruned"]]
     if len(fact["damages"]) > _DAMAGES_TOLD:

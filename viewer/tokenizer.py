@@ -16,10 +16,10 @@ _HINT = "give the folder of the model (with tokenizer.json), or that file"
 def load_tokenizer(path: Path, command: str) -> Callable[[Sequence[int]], str]:
     """A function from ids to text, marks of the chat template included; ids that it does not know are `<id 5>`.
 
-    `tokenizer.json` is read by the package tokenizers; a folder without one by transformers.
+    `tokenizer.json` is read by the package tokenizers; a folder without one by transformers, which no extra brings.
 
     Raises:
-        BadQuery: the path holds no tokenizer, or a broken one.
+        BadQuery: the path holds no tokenizer, or a broken one, or one that only transformers could read.
         MissingExtra: the package that could read it is not installed.
     """
     file = path / "tokenizer.json" if path.is_dir() else path
@@ -27,7 +27,7 @@ def load_tokenizer(path: Path, command: str) -> Callable[[Sequence[int]], str]:
         raise BadQuery(f"--tokenizer {path}: no such file or folder", hint=_HINT)
     if file.is_file():
         return _by_tokenizers(file, command)
-    return _by_transformers(path, command)
+    return _by_transformers(path)
 
 
 def _by_tokenizers(file: Path, command: str) -> Callable[[Sequence[int]], str]:
@@ -47,11 +47,14 @@ def _by_tokenizers(file: Path, command: str) -> Callable[[Sequence[int]], str]:
     return _careful(decode)
 
 
-def _by_transformers(path: Path, command: str) -> Callable[[Sequence[int]], str]:
+def _by_transformers(path: Path) -> Callable[[Sequence[int]], str]:
     try:
         from transformers import AutoTokenizer
     except ImportError:
-        raise MissingExtra(f"{command} --tokenizer {path} (no tokenizer.json)", "read", "transformers") from None
+        raise BadQuery(
+            f"--tokenizer {path}: no tokenizer.json in it, and without one only the package transformers can read it",
+            hint=f"{_HINT}; or pip install transformers",
+        ) from None
     try:
         # code that lies in the folder is not run
         tokenizer = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)

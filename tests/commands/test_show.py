@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,20 @@ def test_a_tree_may_be_deep_or_wide(cli: Cli, writer: Callable[..., Any], tmp_pa
     assert len(short.out.splitlines()) < 300
     assert full.out.count("mid.level") == 3000
     assert full.out.count("wide.child") == 6700
+
+
+def test_a_folder_without_tokenizer_json(
+    cli: Cli, rollouts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the package that could read the folder, and no extra that does not bring it."""
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    (tmp_path / "model").mkdir()
+    done = cli("show", rollouts, "1:0:0", "--tokenizer", tmp_path / "model")
+
+    assert done.code == 2
+    assert "tokenizer.json" in done.err
+    assert "pip install transformers" in done.err
+    assert "verl-trace[" not in done.err
 
 
 def test_ids_without_text_need_a_tokenizer(cli: Cli, writer: Callable[..., Any], tmp_path: Path) -> None:

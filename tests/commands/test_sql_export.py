@@ -156,6 +156,8 @@ def test_without_duckdb(cli: Cli, rollouts: Path, tmp_path: Path, monkeypatch: p
         done = cli(*words)
         assert done.code == 2
         assert "pip install 'verl-trace[read]'" in done.err
+    assert "`verl-trace export --format parquet` needs" in done.err
+    assert not (tmp_path / "p").exists()
     assert cli("export", rollouts, "--format", "chat", "--out", tmp_path / "c").code == 0
 
 
@@ -268,6 +270,19 @@ def test_otlp(cli: Cli, rollouts: Path, tmp_path: Path) -> None:
     assert {span["parentSpanId"] for span in spans if "parentSpanId" in span} <= ids
     assert all(1_772_000_000e9 < int(s["startTimeUnixNano"]) <= int(s["endTimeUnixNano"]) for s in spans)
     assert sum(span["status"]["code"] == 2 for span in spans) == 4 == sum("events" in span for span in spans)
+
+
+@pytest.mark.parametrize(
+    "command", ["export --format chat", "export --format chrome", "sql --format csv", "sql --format table"]
+)
+def test_a_file_that_cannot_be_made(cli: Cli, rollouts: Path, tmp_path: Path, command: str) -> None:
+    """The error names --out, and no temporary file."""
+    name, *options = command.split()
+    query = ["SELECT 1"] if name == "sql" else []
+    done = cli(name, rollouts, *query, *options, "--out", tmp_path / "no" / "x")
+
+    assert done.code == 2
+    assert f"--out {tmp_path / 'no' / 'x'}: No such file or directory (name a file in a folder" in done.err
 
 
 def test_what_is_there_is_not_replaced(cli: Cli, rollouts: Path, tmp_path: Path) -> None:

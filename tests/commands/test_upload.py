@@ -217,7 +217,7 @@ def test_a_file_of_garbage_is_no_success(run: Run, writer: Any, tmp_path: Path, 
     assert (code, other[0]) == (1, 1)
     for text in (out, other[1]):
         assert f"damaged: {path.name} at byte 0" in text
-        assert f"cannot be read: {path}: no record of a rollout is in it" in text
+        assert f"cannot be read: {path} is damaged" in text
     assert (numbers(out)["recorded"], numbers(other[1])["recorded"]) == (0, 1)
 
 
@@ -228,7 +228,7 @@ def test_garbage_beside_what_is_sent(run: Run, wandb_login: Server, recording: A
     code, out, _ = run("upload", recording.folder)
 
     assert (code, numbers(out)["sent"]) == (1, 2)
-    assert f"cannot be read: {path}: no record of a rollout is in it" in out
+    assert f"cannot be read: {path} is damaged" in out
 
 
 def garbage(made: Any, data: bytes, suffix: str) -> Path:
@@ -264,6 +264,18 @@ def test_a_file_that_cannot_be_read_is_no_success(run: Run, wandb_login: Server,
     assert code == 1
     assert "sent             2 calls" in out
     assert f"cannot be read: {other.path}" in out
+
+
+def test_a_damaged_file_is_no_success(run: Run, recording: Any) -> None:
+    """Exit 1, and the file: a line of it is no record any more, and whose it was nobody knows."""
+    recording.close()
+    lines = recording.path.read_bytes().splitlines(keepends=True)
+    recording.path.write_bytes(b"".join([*lines[:2], b"x" + lines[2][1:], *lines[3:]]))
+
+    code, out, _ = run("upload", recording.folder, "--dry-run")
+
+    assert code == 1
+    assert f"cannot be read: {recording.path} is damaged (`verl-trace verify` says where)" in out
 
 
 def test_dry_run(run: Run, recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:

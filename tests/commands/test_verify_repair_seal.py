@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from verl_trace.cli import app
-from verl_trace.schemas.errors import BadTarget, NotARun
+from verl_trace.schemas.errors import BadFilter, BadTarget, NotARun
 
 
 def run(*arguments: str | Path) -> Result:
@@ -106,10 +106,12 @@ def test_repair_in_place_is_refused(runs: Path) -> None:
 def test_seal(runs: Path) -> None:
     """Files of another host are left alone until asked for; afterwards the run is as whole as before."""
     alone = run("seal", runs, "--json")
-    asked = run("seal", runs, "--idle", "60")
+    odd = run("seal", runs, "--idle", "-1")
+    asked = run("seal", runs, "--idle", "1m")
     again = run("seal", runs)
 
     assert [file["outcome"] for file in orjson.loads(alone.output)] == ["unknown"]
+    assert isinstance(odd.exception, BadFilter)
     assert (asked.exit_code, list(runs.rglob("*.jsonl"))) == (0, [])
     assert "compressed" in asked.output
     assert "nothing to do" in again.output

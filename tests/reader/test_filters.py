@@ -51,8 +51,8 @@ def test_without_a_filter_all_are_meant(trajectories: list[Any]) -> None:
 def test_facts_of_the_trajectory(trajectories: list[Any]) -> None:
     """Steps with both ends, samples of any type, validation, an expression; all of them together."""
     assert {s for s, _ in steps(trajectories, steps=Numbers("2:10:4", "--step"))} == {2, 6, 10}
-    assert {x for _, x in steps(trajectories, sample_indexes=Numbers("u-1", "--sample-index"))} == {"u-1"}
-    assert len(steps(trajectories, sample_indexes=Numbers("0,u-1", "--sample-index"))) == 24
+    assert {x for _, x in steps(trajectories, sample_indexes=Numbers("u-1", "--sample-index", words=True))} == {"u-1"}
+    assert len(steps(trajectories, sample_indexes=Numbers("0,u-1", "--sample-index", words=True))) == 24
     assert steps(trajectories, validate=True) == [(12, 0), (12, "u-1")]
     assert len(steps(trajectories, validate=False)) == 22
     assert steps(trajectories, where=Where("step > 10 and sample_index == 0")) == [(11, 0), (12, 0)]
@@ -81,13 +81,17 @@ def test_attempts_by_number_id_or_last() -> None:
 
 @given(st.integers(-50, 50), st.integers(-50, 50), st.integers(1, 9), st.integers(-60, 60))
 def test_ranges_include_both_ends(first: int, last: int, every: int, value: int) -> None:
-    """FIRST:LAST:EVERY means FIRST, FIRST + EVERY, … up to LAST."""
+    """FIRST:LAST:EVERY means FIRST, FIRST + EVERY, … up to LAST; one that ends before it begins is an error."""
+    if first > last:
+        with pytest.raises(BadFilter, match="ends before it begins"):
+            Numbers(f"{first}:{last}:{every}", "--step")
+        return
     assert (value in Numbers(f"{first}:{last}:{every}", "--step")) == (value in range(first, last + 1, every))
 
 
-@pytest.mark.parametrize("text", ["", ",", "a:b", "1:2:0", "1:2:-1", "1:2:3:4", "1:x"])
+@pytest.mark.parametrize("text", ["", ",", "a:b", "1:2:0", "1:2:-1", "1:2:3:4", "1:x", "1-100", "last", "1,x"])
 def test_no_ranges(text: str) -> None:
-    """What is no range is an error that shows one."""
+    """What is neither a number nor a range is an error that shows one, and not a step that no trajectory has."""
     with pytest.raises(BadFilter, match="--step"):
         Numbers(text, "--step")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -113,6 +114,16 @@ def test_follow_until_it_has_ended_or_is_stopped(run: Path) -> None:
     stopped = upload(run, follow=0.05, stop=stop)
 
     assert (ended.sent, stopped.recorded) == (60, 0)
+
+
+def test_without_the_extra() -> None:
+    """The import says which package is missing and what brings it."""
+    program = "import sys; sys.modules['requests'] = None\nfrom verl_trace.uploader import upload"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert "verl_trace.uploader.upload needs the package requests" in done.stderr
+    assert "pip install 'verl-trace[upload]'" in done.stderr
 
 
 def test_what_cannot_be_is_told_by_exceptions(run: Path, tmp_path: Path) -> None:
