@@ -234,7 +234,11 @@ class _Outliner:
     def written(self, lines: SegmentLines, damages: list[Damage]) -> bytes:
         """All of it, compressed."""
         words: dict[str, int] = {}
-        rows = [b for calls in self._traces.values() for b in _written(calls, words)]
+        traces = list(self._traces)
+        rows = bytearray()
+        for trace_id in traces:
+            # calls are let go as they are written: many small ones take most of the memory
+            rows += b"\n%b\n%b" % _written(self._traces.pop(trace_id), words)
         head = {
             "form": FORM,
             "file": lines.path.name,
@@ -248,11 +252,13 @@ class _Outliner:
             "words": list(words),
             "places": self._place_rows,
             "scores": len(self._scores),
-            "traces": list(self._traces),
-            "records": [self._records[trace_id] for trace_id in self._traces],
+            "traces": traces,
+            "records": [self._records[trace_id] for trace_id in traces],
         }
-        data = b"\n".join([orjson.dumps(head), *(line.removesuffix(b"\n") for line in self._scores), *rows])
-        return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(data)
+        first = b"\n".join([orjson.dumps(head), *(line.removesuffix(b"\n") for line in self._scores)])
+        compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+        parts = compressor.compressobj(size=len(first) + len(rows))
+        return parts.compress(first) + parts.compress(rows) + parts.flush()
 
 
 def _written(calls: dict[str, Row], words: dict[str, int]) -> tuple[bytes, bytes]:
