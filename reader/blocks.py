@@ -6,12 +6,14 @@ raised, and the caller begins again there.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import zstandard
 
+from .decompressors import lent_decompressor
 from .places import open_file
 
 __all__ = ["Block", "blocks"]
@@ -20,8 +22,6 @@ _READ = 1 << 20
 # Compressed bytes at a time: what comes out of 32 KiB still lies in the processor's cache when it is searched.
 _PIECE = 32 << 10
 _WRITE = 1 << 17
-# A window above this is not ours, and a hostile file must not take the reader's memory.
-_MAX_WINDOW = 1 << 27
 
 
 class Block(NamedTuple):
@@ -61,18 +61,22 @@ def _pieces(path: Path, *, sealed: bool) -> Iterator[bytes]:
             while data := file.read(_READ):
                 yield data
             return
-        decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
-        # frames of a sealed file follow each other; a file that ends within one was cut off
-        pending = file.read(_PIECE) or b""
-        while pending:
-            frame = decompressor.decompressobj(write_size=_WRITE)
-            while True:
-                out = frame.decompress(pending)
-                if out:
-                    yield out
-                if frame.eof:
-                    pending = frame.unused_data or file.read(_PIECE) or b""
-                    break
-                pending = file.read(_PIECE) or b""
-                if not pending:
-                    raise zstandard.ZstdError("the frame is cut off")
+        with lent_decompressor() as decompressor:
+            yield from _decompressed(file, decompressor)
+
+
+def _decompressed(file: io.RawIOBase, decompressor: zstandard.ZstdDecompressor) -> Iterator[bytes]:
+    # frames of a sealed file follow each other; a file that ends within one was cut off
+    pending = file.read(_PIECE) or b""
+    while pending:
+        frame = decompressor.decompressobj(write_size=_WRITE)
+        while True:
+            out = frame.decompress(pending)
+            if out:
+                yield out
+            if frame.eof:
+                pending = frame.unused_data or file.read(_PIECE) or b""
+                break
+            pending = file.read(_PIECE) or b""
+            if not pending:
+                raise zstandard.ZstdError("the frame is cut off")

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import zstandard
 
+from .decompressors import lent_decompressor, new_decompressor
+
 __all__ = ["BadBytes", "ReadFile", "decompressed"]
 
 # zstd makes up to 11,000 bytes of one: 4 KiB stay below 50 MiB at worst, and larger pieces are not quicker.
@@ -30,8 +32,6 @@ _BLOCK_HEAD = 3
 _REPEATED_BYTE = 1
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _SKIPPABLE = range(0x184D2A50, 0x184D2A60)
-# A window above this is not ours, and a hostile file must not take the reader's memory.
-_MAX_WINDOW = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,16 @@ class _Frame:
 
     def _quickly(self, head: bytes) -> Iterator[bytes]:
         """Some whole blocks at a time, so that it is known before how much may come out."""
-        decompressor = _new_decompressor(_BLOCKS * _OUTPUT)
+        with lent_decompressor() as lent:
+            yield from self._fed(lent.decompressobj(write_size=_BLOCKS * _OUTPUT), head)
+
+    def _fed(self, frame: zstandard.ZstdDecompressionObj, head: bytes) -> Iterator[bytes]:
         checksum = 4 if zstandard.get_frame_parameters(head).has_checksum else 0
         # what was read, where in the file; how much of it was fed, and where the last whole block after that ends
         data, begin = self._file.at(self._begin, _READ), self._begin
         fed, end = 0, zstandard.frame_header_size(head)
         last = False
-        while not decompressor.eof:
+        while not frame.eof:
             count = 0
             while count < _BLOCKS and not last and len(data) >= end + _BLOCK_HEAD:
                 about = int.from_bytes(data[end : end + _BLOCK_HEAD], "little")
@@ -148,7 +151,7 @@ class _Frame:
                     break
                 end, count, last = after, count + 1, bool(about & 1)
             if count:
-                out = decompressor.decompress(data[fed:end])
+                out = frame.decompress(data[fed:end])
                 fed = end
                 if out:
                     yield out
@@ -157,11 +160,11 @@ class _Frame:
                 if not more:
                     raise zstandard.ZstdError("the frame is cut off")
                 data, begin, end, fed = data[fed:] + more, begin + fed, end - fed, 0
-        self.end = begin + fed - len(decompressor.unused_data)
+        self.end = begin + fed - len(frame.unused_data)
 
     def _carefully(self) -> Iterator[bytes]:
         """By small pieces, the one that is refused byte by byte: so all blocks before the damage come out."""
-        decompressor = _new_decompressor()
+        decompressor = new_decompressor().decompressobj(write_size=_OUTPUT)
         fruitful = self._begin
         for offset, piece in self._file.pieces(self._begin):
             try:
@@ -180,7 +183,7 @@ class _Frame:
 
     def _again(self, slowly_from: int, bad: int) -> Iterator[bytes]:
         """What comes out of the piece at `bad`, fed byte by byte; sets `good`. All before it was yielded already."""
-        decompressor = _new_decompressor()
+        decompressor = new_decompressor().decompressobj(write_size=_OUTPUT)
         for offset, piece in self._file.pieces(self._begin):
             if offset < slowly_from:
                 decompressor.decompress(piece)
@@ -194,7 +197,3 @@ class _Frame:
                     self.good = offset + index + 1
                     if offset >= bad:
                         yield out
-
-
-def _new_decompressor(output: int = _OUTPUT) -> zstandard.ZstdDecompressionObj:
-    return zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).decompressobj(write_size=output)
