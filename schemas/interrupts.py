@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import CodeType, TracebackType
 from typing import Any
 
-__all__ = ["examine", "pass_on"]
+__all__ = ["examine", "is_of_handler", "pass_on"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _OURS = tuple(os.path.join(_PACKAGE, part, "") for part in ("schemas", "recorder"))
@@ -27,11 +27,11 @@ _of_value = 0
 
 def pass_on(error: BaseException) -> None:
     """Raise `error` again, or what it was made of, if a signal handler raised it. Handlers run in the main thread."""
-    if _MARK in _dict_of(error) or _is_of_handler(error):
+    if _MARK in _dict_of(error) or is_of_handler(error):
         raise error
     # `__context__` would lead to errors that the program was dealing with before
     cause = _cause_of(error)
-    if cause is not None and (_is_of_handler(cause) or _is_unexamined(cause)):
+    if cause is not None and (is_of_handler(cause) or _is_unexamined(cause)):
         # its traceback no longer says so, and there are more of us on the way out
         _dict_of(cause)[_MARK] = True
         raise cause
@@ -41,7 +41,7 @@ def examine(error: BaseException) -> None:
     """Have `pass_on` know an error that orjson is to get: it wraps what its callback raises, without its traceback."""
     global _of_value
     if threading.current_thread() is threading.main_thread():
-        _of_value = 0 if _is_of_handler(error) else id(error)
+        _of_value = 0 if is_of_handler(error) else id(error)
 
 
 def _is_unexamined(cause: BaseException) -> bool:
@@ -55,7 +55,8 @@ def _is_unexamined(cause: BaseException) -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _is_of_handler(error: BaseException) -> bool:
+def is_of_handler(error: BaseException) -> bool:
+    """Whether a signal handler raised it, going by its traceback."""
     codes = _foreign_codes(error)
     if not codes or threading.current_thread() is not threading.main_thread():
         return False
