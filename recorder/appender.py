@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from ..schemas.interrupts import is_of_handler
 from .backlog import Backlog
 from .counters import Counters, announce, warn_once
-from .locking import AT_ONCE_OR_LATER, within
+from .locking import within
 from .segment import Broken, Segment, whole_or_nothing, write_rest
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ __all__ = ["OPENING", "Appender"]
 RETRY_AFTER = 1.0
 # What slow writes may cost in a row before writing moves to the background; the event loop must not pay it twice.
 STALL_SECONDS = 1.0
-_PATIENCE = (-1, STALL_SECONDS)
 # A write to the page cache takes microseconds; one this slow counts. Of what slow writes cost, 0.2 s a second are
 # forgiven, so that a disk that is slow now and then is not called stalled.
 SLOW_SECONDS = 0.1
@@ -95,17 +94,19 @@ class Appender:
         if not self._hindered:
             # a signal handler that forks replaces the lock
             lock = self._lock
-            for taken in map(lock.acquire, AT_ONCE_OR_LATER, _PATIENCE):
-                if taken:
-                    try:
-                        if not (self._hindered or self._writing):
-                            return self._write(line, rest)
-                    finally:
-                        lock.release()
-                    break
-            else:
-                # another thread is inside a slow write
-                return self._put_aside(b"".join((line, *rest)))
+            taken = False
+            try:
+                # asked without a time limit first, which takes less
+                taken = lock.acquire(False) or lock.acquire(True, STALL_SECONDS)
+                if not taken:
+                    # another thread is inside a slow write
+                    return self._put_aside(b"".join((line, *rest)))
+                if not (self._hindered or self._writing):
+                    return self._write(line, rest)
+            finally:
+                # the second: a signal handler raised before `taken` was stored
+                if taken or lock._is_owned():  # type: ignore[attr-defined]
+                    lock.release()
         return self._append_hindered(b"".join((line, *rest)))
 
     def _write(self, line: bytes, rest: tuple[bytes, ...] = (), lines: int = 1, calls: int = 1) -> bool:

@@ -9,10 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-__all__ = ["AT_ONCE_OR_LATER", "within"]
-
-# For `map(lock.acquire, AT_ONCE_OR_LATER, (-1, seconds))`: without a time limit first, which takes less.
-AT_ONCE_OR_LATER = (False, True)
+__all__ = ["within"]
 
 
 def within(lock: threading.RLock, seconds: float) -> Iterator[bool]:
