@@ -372,3 +372,24 @@ def test_more_classes_than_can_be_remembered(recording: Any) -> None:
     starts = recording.finish("start")
     assert len(starts) == 1200
     assert all(s["inputs"] == {} for s in starts)
+
+
+def test_classes_without_a_hash(recording: Any) -> None:
+    """A metaclass that compares its classes; they are methods' classes and arguments like others."""
+
+    class Compared(type):
+        def __eq__(cls, other: object) -> bool:
+            return cls is other
+
+    class Odd(metaclass=Compared):
+        @rollout_trace_op
+        def method(self, x: int) -> int:
+            return x
+
+        @classmethod
+        @rollout_trace_op
+        def of_class(cls, x: int) -> int:
+            return x
+
+    assert (Odd().method(1), Odd.of_class(2), Odd().of_class(3)) == (1, 2, 3)
+    assert [s["inputs"] for s in recording.finish("start")] == [{"x": 1}, {"x": 2}, {"x": 3}]
