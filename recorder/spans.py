@@ -8,7 +8,8 @@ from contextvars import Token
 from time import perf_counter_ns, time_ns
 from typing import Any, TypeVar
 
-from ..schemas.interrupts import pass_on
+from ..schemas.classes import class_name
+from ..schemas.interrupts import pass_on, traceback_of
 from ..schemas.objects import exception_message, omitted, tagged_fields
 from ..schemas.values import Payload, encode, encode_pieces
 from . import session as sessions
@@ -306,24 +307,33 @@ def without(value: Any, names: frozenset[str]) -> Any:
 def _exception_form(error: BaseException) -> dict[str, Any]:
     """Type, message and traceback as Weave's client sends them."""
     frames = []
-    entry = error.__traceback__
+    entry = traceback_of(error)
     while entry is not None:
         code = entry.tb_frame.f_code
         frames.append((code.co_filename, entry.tb_lineno, code.co_name, entry.tb_frame.f_globals))
         entry = entry.tb_next
     return {
-        "type": type(error).__name__,
+        "type": class_name(type(error)),
         "message": exception_message(error),
         "traceback": [
             {
                 "filename": filename,
                 "line_number": number,
                 "function_name": name,
-                "text": linecache.getline(filename, number, scope).strip(),
+                "text": _source(filename, number, scope),
             }
             for filename, number, name, scope in frames[-_MAX_FRAMES:]
         ],
     }
+
+
+def _source(filename: str, number: int, scope: dict[str, Any]) -> str:
+    """A line of the program; "" where there is none, or the loader of its module cannot be asked."""
+    try:
+        return linecache.getline(filename, number, scope).strip()
+    except Exception as error:  # noqa: BLE001
+        pass_on(error)
+        return ""
 
 
 def internal(what: str, op: Op, error: Exception, session: Session) -> None:
