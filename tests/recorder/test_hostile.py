@@ -267,7 +267,7 @@ class Loader:
 
 
 class Untraceable(Exception):
-    __traceback__ = property(lambda self: 1 / 0)  # type: ignore[assignment]
+    __traceback__ = property(lambda self: 1 / 0)
 
 
 @pytest.mark.parametrize(
