@@ -281,6 +281,8 @@ class SegmentWriter(Appender):
                 self._ensure_open()
         elif segment.is_removed():
             self._replace(segment)
+        elif not segment.is_ours():
+            self._forsake(segment)
         else:
             self._pause(self._limits.reason_to_pause(self._total + self.side.total))
         self._write_lost()
@@ -311,6 +313,29 @@ class SegmentWriter(Appender):
         if calls:
             self.counters.written -= calls
             self._lose("file removed", calls)
+
+    def _forsake(self, segment: Segment) -> None:
+        text = "the program closed its descriptor; recording goes on in a new file"
+        self._say("descriptor", f"{segment.path}: {text}, what was meant for this one meanwhile is lost")
+        with self._opening:
+            new: Segment | None = None
+            try:
+                new = self._create()
+            except OSError as error:
+                self._refused(error, 0)
+            old = self._swap(new)
+        if old is None:
+            return
+        # not closed: it is another's
+        old.fd = -1
+        self._left.append((old, True))
+        try:
+            missing = old.records - old.lines()
+        except OSError:
+            missing = 0
+        if missing > 0:
+            self.counters.written -= missing
+            self._lose("descriptor closed", missing)
 
     def after_fork(self, identity: Identity, counters: Counters) -> None:
         """In a forked child: leave the parent's files alone, start one of our own at the first record."""

@@ -45,6 +45,7 @@ ROWS: dict[str, tuple[Callable[[Any], Any], Any]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("name", ROWS)
 def test_a_tensor_becomes_numbers_or_a_description(name: str) -> None:
     """Content on the CPU, shape and type and device where there is none to read; the line is valid JSON."""
