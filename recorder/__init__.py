@@ -9,8 +9,8 @@ Invariants
 A call's way: `rollout_trace` (decorator) -> `spans` (records) with `arguments`, `context`, `ids`, `token2text` and the
 values of `schemas` -> `appender` (append). What is known beside the calls: `score`; in other processes: `propagation`.
 Beside it: `writer` and `segment` (files), `background` and `sealer` (threads), `sealing`, `leftovers` (of dead
-processes), `limits`, `mounts` (what outlives the node), `backlog` (stalled disk), `session` (start, stop), `identity`
-(header), `loading` (of modules, later).
+processes), `limits`, `locking`, `mounts` (what outlives the node), `backlog` (stalled disk), `session` (start, stop),
+`identity` (header), `loading` (of modules, later).
 
 Commands and the collector import from here, and from `settings`, `leftovers` and `mounts`, which training does not need
 at its start: what is imported here is loaded by `import verl_trace`.

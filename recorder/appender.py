@@ -22,8 +22,10 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from ..schemas.interrupts import is_of_handler
 from .backlog import Backlog
 from .counters import Counters, announce, warn_once
+from .locking import within
 from .segment import Broken, Segment, whole_or_nothing, write_rest
 
 if TYPE_CHECKING:
@@ -92,15 +94,19 @@ class Appender:
         if not self._hindered:
             # a signal handler that forks replaces the lock
             lock = self._lock
-            # asked without a time limit first, which takes less
-            if not lock.acquire(False) and not lock.acquire(True, STALL_SECONDS):
-                # another thread is inside a slow write
-                return self._put_aside(b"".join((line, *rest)))
+            taken = False
             try:
+                # asked without a time limit first, which takes less
+                taken = lock.acquire(False) or lock.acquire(True, STALL_SECONDS)
+                if not taken:
+                    # another thread is inside a slow write
+                    return self._put_aside(b"".join((line, *rest)))
                 if not (self._hindered or self._writing):
                     return self._write(line, rest)
             finally:
-                lock.release()
+                # the second: a signal handler raised before `taken` was stored
+                if taken or lock._is_owned():  # type: ignore[attr-defined]
+                    lock.release()
         return self._append_hindered(b"".join((line, *rest)))
 
     def _write(self, line: bytes, rest: tuple[bytes, ...] = (), lines: int = 1, calls: int = 1) -> bool:
@@ -121,18 +127,16 @@ class Appender:
             done = os.writev(segment.fd, (line, *rest)) if rest else os.write(segment.fd, line)
             if done != size:
                 self._write_rest(segment, b"".join((line, *rest)), done)
-        except OSError as error:
-            segment.records -= lines
-            segment.notes -= lines - calls
-            self.counters.written -= calls
-            self._refused(error, calls)
-            return False
-        except BaseException:
-            # a signal handler raised
-            if not self._is_written(segment, size):
+        except BaseException as error:
+            is_refused = isinstance(error, OSError) and not is_of_handler(error)
+            # else a signal handler raised
+            if is_refused or not self._is_written(segment, size):
                 segment.records -= lines
                 segment.notes -= lines - calls
                 self.counters.written -= calls
+                if is_refused:
+                    self._refused(error, calls)  # type: ignore[arg-type]
+                    return False
                 self._lose("interrupted", calls)
             raise
         finally:
@@ -195,8 +199,16 @@ class Appender:
             if reason:
                 return self._lose(reason)
         lock = self._lock
-        if not lock.acquire(True, STALL_SECONDS):
-            return self._put_aside(line)
+        for taken in within(lock, STALL_SECONDS):
+            if not taken:
+                break
+            try:
+                return self._append_locked(line)
+            finally:
+                lock.release()
+        return self._put_aside(line)
+
+    def _append_locked(self, line: bytes) -> bool:
         try:
             if self._writing:
                 # inside of our own thread's write: never into the middle of its line
@@ -205,7 +217,6 @@ class Appender:
             return self._write_or_lose(line)
         finally:
             self._settle()
-            lock.release()
 
     def _write_or_lose(self, data: bytes, calls: int = 1) -> bool:
         """Write the lines of `calls` records, with the `lost` record that is due before them; the lock is held."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
@@ -30,9 +31,24 @@ class TracedCallable:
         return self.__dict__["__call__"](*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        # binds in a class where the object itself does (a cached function), and only there
+        # binds in a class where the object itself does (a cached function), and only there, and as it does
         target = self.__dict__["__wrapped__"]
-        return self if instance is None or not hasattr(type(target), "__get__") else MethodType(self, instance)
+        if not hasattr(type(target), "__get__"):
+            return self
+        bound = type(target).__get__(target, instance, owner)
+        if bound is target:
+            return self
+        if type(bound) is MethodType and bound.__func__ is target:
+            return MethodType(self, bound.__self__)
+        if type(bound) is functools.partial and bound.func is target:
+            return functools.partial(self, *bound.args, **bound.keywords)
+        # what it gives does not come back to it
+        return self.__dict__["_again"](bound, self.__dict__["_op"].name) if callable(bound) else bound
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        target = self.__dict__["__wrapped__"]
+        if hasattr(type(target), "__set_name__"):
+            type(target).__set_name__(target, owner, name)
 
     def __getattr__(self, name: str) -> Any:
         # while it is being copied or unpickled there is nothing yet to ask

@@ -5,7 +5,6 @@ Tasks of asyncio and `asyncio.to_thread` carry them by themselves; `with_context
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 from collections.abc import Callable
@@ -91,6 +90,11 @@ extra_attributes: ContextVar[dict[str, Any] | None] = ContextVar("verl_trace_ext
 expected_place: ContextVar[Place | None] = ContextVar("verl_trace_expected_place", default=None)
 
 
+_PLACE: tuple[ContextVar[Any], ...] = (current_span, current_attributes, tracing)
+_FIRST = (0, 0, 0)
+_set, _reset = ContextVar.set, ContextVar.reset
+
+
 class Inside:
     """Where code that runs in pieces (a generator's body) belongs: put in place for each piece, taken away after it.
 
@@ -104,7 +108,7 @@ class Inside:
         self.where = where
         self._attributes = current_attributes.get()
         self._tracing = tracing.get()
-        self._tokens: tuple[Token[Where | None], Token[TraceAttributes | None], Token[bool]] | None = None
+        self._tokens: list[Token[Any]] = []
 
     def copy(self) -> Inside:
         """The same place, for code that runs at the same time."""
@@ -113,24 +117,21 @@ class Inside:
         return other
 
     def enter(self) -> None:
-        """A piece begins, in whatever context and thread."""
-        self._tokens = (
-            current_span.set(self.where),
-            current_attributes.set(self._attributes),
-            tracing.set(self._tracing),
-        )
+        """A piece begins, in whatever context and thread. `leave` has to follow also where this raises."""
+        # all at once: a signal handler may raise after each call, which must not lose a token
+        self._tokens.extend(map(_set, _PLACE, (self.where, self._attributes, self._tracing)))
 
     def leave(self) -> None:
-        """It ends; the context is as it was."""
-        tokens, self._tokens = self._tokens, None
-        if tokens is None:
+        """It ends, if it has not ended yet; the context is as it was."""
+        tokens = self._tokens
+        if not tokens:
             return
         self._attributes, self._tracing = current_attributes.get(), tracing.get()
-        # a coroutine that somebody steps by hand in several contexts: this one was never ours to restore
-        with contextlib.suppress(ValueError):
-            current_span.reset(tokens[0])
-            current_attributes.reset(tokens[1])
-            tracing.reset(tokens[2])
+        try:
+            any(map(_reset, _PLACE, map(tokens.pop, _FIRST)))
+        except ValueError:
+            # a coroutine that somebody steps by hand in several contexts: this one was never ours to restore
+            tokens.clear()
 
 
 def with_context(func: _F) -> _F:
@@ -146,8 +147,8 @@ def with_context(func: _F) -> _F:
         @functools.wraps(func)
         async def carried_async(*args: Any, **kwargs: Any) -> Any:
             inside = here.copy()
-            inside.enter()
             try:
+                inside.enter()
                 return await func(*args, **kwargs)
             finally:
                 inside.leave()

@@ -125,12 +125,16 @@ def _plain(func: Callable[..., Any], op: Op) -> Callable[..., Any]:
         if span is None:
             return func(*args, **kwargs)
         try:
-            result = func(*args, **kwargs)
-        except BaseException as error:
-            span.fail(error)
-            raise
-        span.finish(result)
-        return result
+            try:
+                result = func(*args, **kwargs)
+            except BaseException as error:
+                span.fail(error)
+                raise
+            span.finish(result)
+            return result
+        finally:
+            if span.token is not None:
+                span.leave_call()
 
     return traced
 
@@ -141,12 +145,16 @@ def _coroutine(func: Callable[..., Any], op: Op) -> Callable[..., Any]:
         if span is None:
             return await func(*args, **kwargs)
         try:
-            result = await func(*args, **kwargs)
-        except BaseException as error:
-            span.fail(error)
-            raise
-        span.finish(result)
-        return result
+            try:
+                result = await func(*args, **kwargs)
+            except BaseException as error:
+                span.fail(error)
+                raise
+            span.finish(result)
+            return result
+        finally:
+            if span.token is not None:
+                span.leave_call()
 
     return traced
 
@@ -173,29 +181,33 @@ def _async_generator(func: Callable[..., Any], op: Op) -> Callable[..., Any]:
             if stream is not None:
                 stream.raised(error)
             raise
-        while True:
-            if stream is not None:
-                stream.enter()
-            try:
-                item = [await step]
-            except StopAsyncIteration:
-                if stream is not None:
-                    stream.leave()
-                    stream.returned(None)
-                return
-            except BaseException as error:
+        try:
+            while True:
+                try:
+                    if stream is not None:
+                        stream.enter()
+                    item = [await step]
+                except StopAsyncIteration:
+                    if stream is not None:
+                        stream.leave()
+                        stream.returned(None)
+                    return
+                except BaseException as error:
+                    step = None
+                    if stream is not None:
+                        stream.leave()
+                        stream.raised(error)
+                    raise
                 step = None
                 if stream is not None:
                     stream.leave()
-                    stream.raised(error)
-                raise
-            step = None
+                    stream.add(item[0])
+                try:
+                    step = generator.asend((yield item.pop()))
+                except BaseException as thrown:  # noqa: BLE001
+                    step = generator.athrow(thrown)
+        finally:
             if stream is not None:
                 stream.leave()
-                stream.add(item[0])
-            try:
-                step = generator.asend((yield item.pop()))
-            except BaseException as thrown:  # noqa: BLE001
-                step = generator.athrow(thrown)
 
     return traced

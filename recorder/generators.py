@@ -19,7 +19,7 @@ from ..schemas.interrupts import pass_on
 from ..schemas.values import Payload, encode
 from . import session as sessions
 from . import token2text
-from .context import Inside, Where
+from .context import Inside, Where, current_span
 from .spans import WITH_TEXT, WITHOUT_TEXT, Op, Span, begin, failure, internal, without
 
 __all__ = ["Items", "Stream", "begin_stream", "drive", "first_step"]
@@ -78,16 +78,15 @@ class Items:
         else:
             parts[-1] = parts[-1][:-1]
         out = b"".join((*parts, b"]"))
-        self._release()
+        self.release()
         return out
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Nobody will ask for them."""
         global _held
         with _account:
-            _held -= len(self._kept)
-            self._kept = bytearray()
-
-    __del__ = _release
+            kept, self._kept = self._kept, bytearray()
+            _held -= len(kept)
 
 
 class Stream(Span):
@@ -97,20 +96,21 @@ class Stream(Span):
 
     def opened(self) -> None:
         """The start record is written; nothing runs yet."""
-        self._leave()
+        self.leave_call()
         self._items = Items(self.session.settings.yield_bytes)
         self._last: Any = None
         self._pid = os.getpid()
         # a place of its own: one that is the stream itself would hold it in a circle
         self._inside = Inside(Where(self.id, self.trace_id))
         self._is_open = True
+        self.__class__ = _OpenStream
 
     def enter(self) -> None:
-        """The body goes on."""
+        """The body goes on; `leave` has to follow also where this raises."""
         self._inside.enter()
 
     def leave(self) -> None:
-        """The body waits at a yield, or has ended."""
+        """The body waits at a yield, or has ended; once is enough."""
         self._inside.leave()
 
     def add(self, item: Any) -> None:
@@ -136,19 +136,16 @@ class Stream(Span):
         else:
             self._close("failed", None, error)
 
-    def __del__(self) -> None:
-        # the generator is gone and nothing ran its body to an end: the event loop was no more
-        if getattr(self, "_is_open", False) and sessions.current() is self.session:
-            self._close("abandoned", None, None)
-
     def _close(self, how: str, value: Any, error: BaseException | None) -> None:
         if not self._is_open:
             return
         self._is_open = False
+        self.__class__ = Stream
         try:
             duration = time.perf_counter_ns() - self.begun
             if how == "abandoned" and os.getpid() != self._pid:
                 # the copy that a forked child drops is not the generator that the parent still reads
+                self._items.release()
                 return
             job = None
             if error is None and self.session.token2text:
@@ -177,12 +174,32 @@ class Stream(Span):
         return Payload.of(b'{"yielded":' + items + b',"returned":' + returned + b"}", digests)
 
 
+class _OpenStream(Stream):
+    """One that has no end yet. Only such a one has a finaliser: what a signal handler raises in there, a time limit
+    for one, reaches nobody."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        # the generator is gone and nothing ran its body to an end: the event loop was no more
+        if sessions.current() is self.session:
+            self._close("abandoned", None, None)
+        else:
+            self._items.release()
+
+
 def begin_stream(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stream | None:
     """Write the start record of a generator whose first item is asked for; None when nothing is recorded here."""
-    stream = begin(op, args, kwargs, Stream)
-    if stream is not None:
-        stream.opened()
-    return stream
+    where = current_span.get()
+    try:
+        stream = begin(op, args, kwargs, Stream)
+        if stream is not None:
+            stream.opened()
+        return stream
+    except BaseException:
+        # a signal handler raised before the stream was open
+        current_span.set(where)
+        raise
 
 
 def drive(
@@ -197,29 +214,33 @@ def drive(
         stream.raised(error)
         raise
     resume = generator.send
-    while True:
-        stream.enter()
-        try:
-            # held in a list, so that an item lives no longer than it would have
-            item = [resume(value)]
-        except StopIteration as stop:
+    try:
+        while True:
+            try:
+                stream.enter()
+                # held in a list, so that an item lives no longer than it would have
+                item = [resume(value)]
+            except StopIteration as stop:
+                stream.leave()
+                stream.returned(stop.value)
+                return stop.value
+            except BaseException as error:
+                # an exception must not hold the frame that holds the exception
+                value = None
+                stream.leave()
+                stream.raised(error)
+                raise
             stream.leave()
-            stream.returned(stop.value)
-            return stop.value
-        except BaseException as error:
-            # an exception must not hold the frame that holds the exception
             value = None
-            stream.leave()
-            stream.raised(error)
-            raise
+            stream.add(item[0])
+            try:
+                value = yield item.pop()
+                resume = generator.send
+            except BaseException as thrown:  # noqa: BLE001
+                resume, value = generator.throw, thrown
+    finally:
+        # a signal handler may have raised in the first line of any function
         stream.leave()
-        value = None
-        stream.add(item[0])
-        try:
-            value = yield item.pop()
-            resume = generator.send
-        except BaseException as thrown:  # noqa: BLE001
-            resume, value = generator.throw, thrown
 
 
 def first_step(generator: AsyncGenerator[Any, Any]) -> Any:

@@ -12,6 +12,8 @@ import os
 import threading
 from collections.abc import Iterator
 
+from .locking import within
+
 __all__ = ["install", "loading"]
 
 # A module comes in milliseconds; on a file system that hangs, nobody else waits longer than this, in seconds.
@@ -26,12 +28,12 @@ def loading() -> Iterator[None]:
 
     An import that hangs in another thread is waited for no longer than a fork waits: the program has to be able to end.
     """
-    taken = _lock.acquire(timeout=PATIENCE)
-    try:
-        yield
-    finally:
-        if taken:
-            _lock.release()
+    for taken in within(_lock, PATIENCE):
+        try:
+            yield
+        finally:
+            if taken:
+                _lock.release()
 
 
 def install() -> None:

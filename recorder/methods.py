@@ -38,18 +38,26 @@ class Methods:
     def bind(self, first: Any) -> bool:
         """Whether a call with this first argument is a method's: of an instance, or of a class for class methods."""
         kind = type(first)
-        known = self._known.get(kind)
-        if known is not None:
-            return known
-        # of a class, the answer is the class's own, not that of its metaclass
-        key = first if issubclass(kind, type) else kind
-        known = self._known.get(key)
-        if known is None:
-            known = self._find(kind) is FunctionType or (key is first and self._find(key) is classmethod)
-            if len(self._known) >= _MAX_CLASSES:
-                self._known.clear()
-            self._known[key] = known
+        try:
+            known = self._known.get(kind)
+            if known is not None:
+                return known
+            # of a class, the answer is the class's own, not that of its metaclass
+            key = first if issubclass(kind, type) else kind
+            known = self._known.get(key)
+            if known is None:
+                known = self._look(first, kind)
+                if len(self._known) >= _MAX_CLASSES:
+                    self._known.clear()
+                self._known[key] = known
+        except TypeError:
+            # a metaclass that compares its classes, and has no hash for them
+            return self._look(first, kind)
         return known
+
+    def _look(self, first: Any, kind: type) -> bool:
+        is_class = issubclass(kind, type)
+        return self._find(kind) is FunctionType or (is_class and self._find(first) is classmethod)
 
     def _find(self, cls: type) -> type | None:
         """As what the function lies in a class or its bases (FunctionType, classmethod, staticmethod), else None."""

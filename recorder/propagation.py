@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from ..schemas.interrupts import pass_on
 from ..schemas.lines import PARTIAL_PARENT
 from . import session as sessions
 from .context import Place, TraceAttributes, Where, current_attributes, current_span, tracing
@@ -118,6 +119,7 @@ def use_context(context: TraceContext | str | Mapping[str, str] | None) -> Itera
         if found is not None:
             _enter(found, tokens)
     except Exception as error:  # noqa: BLE001
+        pass_on(error)
         warn_once("context", f"a trajectory's context is not usable: {type(error).__name__}: {error}; calls go on")
     try:
         yield

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar, Token
 from typing import Any
 
+from ..schemas.interrupts import pass_on
 from . import session as sessions
 from .context import Place, TraceAttributes, current_attributes, current_span, expected_place, extra_attributes, tracing
 from .counters import warn_once
@@ -153,6 +154,7 @@ def rollout_trace_attr(
         place.attributes = encode_attributes(values, session.experiment_name)
         encoded = place.attributes.within(place)
     except Exception as error:  # noqa: BLE001
+        pass_on(error)
         warn_once("attributes", f"attributes of a trajectory could not be encoded: {type(error).__name__}: {error}")
         encoded = current_attributes.get()
     try:
@@ -184,19 +186,30 @@ def _root(name: str, place: Place) -> Iterator[None]:
         yield
         return
     try:
-        yield
-    except BaseException as error:
-        span.fail(error)
-        raise
-    span.finish(dict(place.scores) or None)
+        try:
+            yield
+        except BaseException as error:
+            span.fail(error)
+            raise
+        span.finish(dict(place.scores) or None)
+    finally:
+        span.leave_call()
 
 
 @contextlib.contextmanager
 def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
-    token: Token[Any] = variable.set(value)
+    before = variable.get()
+    token: Token[Any] | None = None
     try:
+        token = variable.set(value)
         yield
     finally:
-        # left in another context (an abandoned generator): that context was never changed
-        with contextlib.suppress(ValueError):
-            variable.reset(token)
+        if token is None:
+            # a signal handler raised before it was stored
+            variable.set(before)
+        else:
+            try:  # noqa: SIM105  # a signal handler may raise in the first line of any function
+                variable.reset(token)
+            except ValueError:
+                # left in another context (an abandoned generator): that context was never changed
+                pass

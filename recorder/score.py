@@ -10,6 +10,7 @@ import re
 import time
 from typing import Any, NamedTuple
 
+from ..schemas.interrupts import pass_on
 from ..schemas.objects import exception_message
 from ..schemas.values import encode
 from . import session as sessions
@@ -75,6 +76,7 @@ def record_score(name: str, value: Any, *, trajectory: str | TraceContext | None
             place.scores[str(name)] = value
         write_scores(session, {str(name): value}, source="user", trace=trace, trace_id=trace_id)
     except Exception as error:  # noqa: BLE001
+        pass_on(error)
         session.counters.drop("internal error scoring")
         warn_once("score", f"a score could not be recorded: {type(error).__name__}: {error}; the caller goes on")
 
@@ -161,4 +163,5 @@ def _value(value: Any) -> bytes:
     try:
         return encode(value)
     except Exception as error:  # noqa: BLE001
+        pass_on(error)
         return encode({"_omitted": f"{type(error).__name__}", "_type": type(value).__name__, "size": None})

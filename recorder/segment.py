@@ -55,6 +55,20 @@ class Segment:
             from pathlib import Path
         return Path(self.name)
 
+    def is_ours(self) -> bool:
+        """Whether the descriptor leads to the file. A program that closes all that it finds open, as daemons do, closes
+        it too, and the number may be another file's by now."""
+        try:
+            status = os.fstat(self.fd)
+        except OSError as error:
+            return error.errno != errno.EBADF
+        return (status.st_dev, status.st_ino) == self.inode
+
+    def lines(self) -> int:
+        """How many lines are in the file behind the header."""
+        with open(self.name, "rb") as file:
+            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b"")) - 1
+
     def is_removed(self) -> bool:
         """Whether the file's name is gone or leads to another file; a folder that cannot be asked says no."""
         try:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..schemas import repeats
 from ..schemas.files import ATTEMPT_PREFIX, run_folder_name
+from ..schemas.interrupts import pass_on
 from ..schemas.redaction import redact_keys
 from ..schemas.wording import counted
 from . import counters, ids, loading
@@ -161,6 +162,7 @@ def start(
                 return session
         session.close()
     except Exception as error:  # noqa: BLE001
+        pass_on(error)
         warn_once("start", f"recording could not start: {type(error).__name__}: {error}; calls go on unrecorded")
     return running
 
@@ -175,6 +177,7 @@ def stop() -> None:
     try:
         session.close()
     except Exception as error:  # noqa: BLE001
+        pass_on(error)
         warn_once("stop", f"ending the recording: {type(error).__name__}: {error}; raw files stay as they are")
 
 

@@ -24,9 +24,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ..schemas.files import side_file_name
+from ..schemas.interrupts import is_of_handler
 from .appender import RETRY_AFTER, STALL_SECONDS
 from .counters import Counters, warn_once
 from .identity import Identity
+from .locking import within
 from .sealing import sync_folder
 from .segment import Segment, close_quietly, create, whole_or_nothing, write_rest, write_whole
 from .settings import Settings
@@ -91,13 +93,16 @@ class SideFileWriter:
             return self._lose(reason)
         if in_background and len(content) > self._settings.media_sync:
             return self._queue(digest, content)
-        if monotonic() < self._slow_until or not self._lock.acquire(timeout=STALL_SECONDS):
-            return self._queue(digest, content)
-        try:
-            # inside of our own thread's write: not into the middle of its content
-            return self._queue(digest, content) if self._writing else self._write(digest, content)
-        finally:
-            self._lock.release()
+        lock = self._lock
+        for taken in within(lock, STALL_SECONDS) if monotonic() >= self._slow_until else ():
+            if not taken:
+                break
+            try:
+                # inside of our own thread's write: not into the middle of its content
+                return self._queue(digest, content) if self._writing else self._write(digest, content)
+            finally:
+                lock.release()
+        return self._queue(digest, content)
 
     def _write(self, digest: str, content: bytes, *, waited: bool = False) -> str:
         """Append a content, which may be one that `waited` and is known for that; the lock is held."""
@@ -114,10 +119,12 @@ class SideFileWriter:
             if done != size:
                 with whole_or_nothing(file.fd, done):
                     write_rest(file.fd, b"".join(parts), done)
-        except OSError as error:
-            self._reason, self._blocked_until = os.strerror(error.errno or 5), begun + RETRY_AFTER
+        except BaseException as error:
             self._leave()
             self._known.discard(digest)
+            if not isinstance(error, OSError) or is_of_handler(error):
+                raise
+            self._reason, self._blocked_until = os.strerror(error.errno or 5), begun + RETRY_AFTER
             warn_once("side-file", f"{self.folder}: {self._reason}; large values are left out until it recovers")
             return self._lose(self._reason)
         finally:

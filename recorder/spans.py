@@ -8,7 +8,8 @@ from contextvars import Token
 from time import perf_counter_ns, time_ns
 from typing import Any, TypeVar
 
-from ..schemas.interrupts import pass_on
+from ..schemas.classes import class_name
+from ..schemas.interrupts import pass_on, traceback_of
 from ..schemas.objects import exception_message, omitted, tagged_fields
 from ..schemas.values import Payload, encode, encode_pieces
 from . import session as sessions
@@ -103,7 +104,7 @@ class Span(Where):
             pass_on(error)
             internal("finishing", self.op, error, self.session)
         finally:
-            self._leave()
+            self.leave_call()
 
     def fail(self, error: BaseException) -> None:
         """Write the end record of a call that raised `error`."""
@@ -114,7 +115,7 @@ class Span(Where):
             pass_on(trouble)
             internal("finishing", self.op, trouble, self.session)
         finally:
-            self._leave()
+            self.leave_call()
 
     def end(self, duration: int, outcome: str, payload: bytes | list[bytes]) -> None:
         """Write the end record: `duration` in ns, the head's part from `text` on, the encoded output."""
@@ -153,11 +154,17 @@ class Span(Where):
         core = self.core[: self.core.rindex(',"started_at":')].encode()
         self.session.append(head + core + b',"output":' + payload + b"}\n")
 
-    def _leave(self) -> None:
+    def leave_call(self) -> None:
+        """What runs now belongs where it did before the call; done by `finish` and `fail`, and once only.
+
+        For the `finally` around both: a signal handler may raise in their first line.
+        """
         # the context may be kept by tasks that began inside, and must not be kept by them through us
         token, self.token = self.token, None
+        if token is None:
+            return
         try:  # noqa: SIM105  # a context manager takes as long as all the rest of this
-            current_span.reset(token)  # type: ignore[arg-type]
+            current_span.reset(token)
         except ValueError:
             # ended in another context (a coroutine closed by the collector): that one was never ours to restore
             pass
@@ -190,7 +197,7 @@ def begin(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], kind: type[_S] 
     session = sessions.running
     if session is None or not tracing.get():
         return None
-    token: Token[Where | None] | None = None
+    span = parent = None
     try:
         span = _new(kind)
         span.session = session
@@ -222,7 +229,7 @@ def begin(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], kind: type[_S] 
             span.trace_id = trace_id = parent.trace_id
             core = f'{op.core}{span_id}","trace_id":"{trace_id}","parent_id":"{parent.id}","started_at":"{began}",'
         span.core = core
-        span.token = token = current_span.set(span)
+        span.token = current_span.set(span)
         if type(payload) is Payload:
             core = f"{core}{_blobs(payload)[1:]},"
         head = f'{{"kind":"start","bytes":{size},{trace.begin}{core}{trace.before_inputs}'.encode()
@@ -233,17 +240,16 @@ def begin(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], kind: type[_S] 
         # taken last, so that the duration is the method's own
         span.begun = perf_counter_ns()
         return span
-    except Exception as error:  # noqa: BLE001
-        if token is not None:
-            current_span.reset(token)
+    except BaseException as error:
+        # Also Ctrl-C, here of all places: what the program calls after it is no child of a call that never began. Not
+        # by the token: a handler may raise before that is stored.
+        if span is not None and current_span.get() is span:
+            current_span.set(parent)
+        if not isinstance(error, Exception):
+            raise
         pass_on(error)
         internal("starting", op, error, session)
         return None
-    except BaseException:
-        # Ctrl-C, here of all places: what the program calls after it is no child of a call that never began
-        if token is not None:
-            current_span.reset(token)
-        raise
 
 
 def encode_attributes(values: dict[str, Any], experiment_name: str | None) -> TraceAttributes:
@@ -280,6 +286,7 @@ def record_skip(session: Session, name: str, values: dict[str, Any], reason: str
         size = b'{"kind":"skip","bytes":%d,' % len(trace.json)
         session.append(size + trace.head + op + core + b'"attributes":' + trace.json + b"}\n")
     except Exception as error:  # noqa: BLE001
+        pass_on(error)
         warn_once("skip", f"a skipped trajectory could not be recorded: {type(error).__name__}: {error}")
 
 
@@ -300,24 +307,33 @@ def without(value: Any, names: frozenset[str]) -> Any:
 def _exception_form(error: BaseException) -> dict[str, Any]:
     """Type, message and traceback as Weave's client sends them."""
     frames = []
-    entry = error.__traceback__
+    entry = traceback_of(error)
     while entry is not None:
         code = entry.tb_frame.f_code
         frames.append((code.co_filename, entry.tb_lineno, code.co_name, entry.tb_frame.f_globals))
         entry = entry.tb_next
     return {
-        "type": type(error).__name__,
+        "type": class_name(type(error)),
         "message": exception_message(error),
         "traceback": [
             {
                 "filename": filename,
                 "line_number": number,
                 "function_name": name,
-                "text": linecache.getline(filename, number, scope).strip(),
+                "text": _source(filename, number, scope),
             }
             for filename, number, name, scope in frames[-_MAX_FRAMES:]
         ],
     }
+
+
+def _source(filename: str, number: int, scope: dict[str, Any]) -> str:
+    """A line of the program; "" where there is none, or the loader of its module cannot be asked."""
+    try:
+        return linecache.getline(filename, number, scope).strip()
+    except Exception as error:  # noqa: BLE001
+        pass_on(error)
+        return ""
 
 
 def internal(what: str, op: Op, error: Exception, session: Session) -> None:

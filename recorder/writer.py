@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..schemas.interrupts import pass_on
 from .appender import OPENING, RETRY_AFTER, SLOW_SECONDS, STALL_SECONDS, Appender
 from .backlog import Backlog
 from .counters import Counters, Lost
 from .identity import Identity
 from .limits import Limits
+from .locking import within
 from .sealing import sync_folder
 from .segment import Segment, close_quietly, create, finish
 from .settings import Settings
@@ -71,28 +73,37 @@ class SegmentWriter(Appender):
 
     def _ensure_open(self) -> str:
         opening = self._opening
-        if not opening.acquire(timeout=STALL_SECONDS):
-            return OPENING
-        try:
-            if self._segment is not None:
-                return ""
-            begun = time.monotonic()
-            if begun < self._blocked_until:
-                return self._reason
+        for taken in within(opening, STALL_SECONDS):
+            if not taken:
+                return OPENING
             try:
-                segment = self._create()
-            except OSError as error:
-                self._refused(error, 0)
-                return self._reason
-            superseded = self._swap(segment)
-            if superseded is not None:
-                # opened by a finaliser or a signal handler that interrupted us
-                self._left.append((superseded, False))
-            if time.monotonic() - begun > STALL_SECONDS:
-                self._stall()
-        finally:
-            opening.release()
+                if self._segment is not None:
+                    return ""
+                reason = self._open_one()
+                if reason:
+                    return reason
+            finally:
+                opening.release()
         self.on_open()
+        return ""
+
+    def _open_one(self) -> str:
+        """Open a segment, now that no other thread does; "" or why there is none."""
+        begun = time.monotonic()
+        if begun < self._blocked_until:
+            return self._reason
+        try:
+            segment = self._create()
+        except OSError as error:
+            pass_on(error)
+            self._refused(error, 0)
+            return self._reason
+        superseded = self._swap(segment)
+        if superseded is not None:
+            # opened by a finaliser or a signal handler that interrupted us
+            self._left.append((superseded, False))
+        if time.monotonic() - begun > STALL_SECONDS:
+            self._stall()
         return ""
 
     def _create(self) -> Segment:
@@ -270,6 +281,8 @@ class SegmentWriter(Appender):
                 self._ensure_open()
         elif segment.is_removed():
             self._replace(segment)
+        elif not segment.is_ours():
+            self._forsake(segment)
         else:
             self._pause(self._limits.reason_to_pause(self._total + self.side.total))
         self._write_lost()
@@ -300,6 +313,29 @@ class SegmentWriter(Appender):
         if calls:
             self.counters.written -= calls
             self._lose("file removed", calls)
+
+    def _forsake(self, segment: Segment) -> None:
+        text = "the program closed its descriptor; recording goes on in a new file"
+        self._say("descriptor", f"{segment.path}: {text}, what was meant for this one meanwhile is lost")
+        with self._opening:
+            new: Segment | None = None
+            try:
+                new = self._create()
+            except OSError as error:
+                self._refused(error, 0)
+            old = self._swap(new)
+        if old is None:
+            return
+        # not closed: it is another's
+        old.fd = -1
+        self._left.append((old, True))
+        try:
+            missing = old.records - old.lines()
+        except OSError:
+            missing = 0
+        if missing > 0:
+            self.counters.written -= missing
+            self._lose("descriptor closed", missing)
 
     def after_fork(self, identity: Identity, counters: Counters) -> None:
         """In a forked child: leave the parent's files alone, start one of our own at the first record."""

@@ -59,6 +59,9 @@ def array_form(value: Any, kind: type) -> Any:
     torch = _loaded("torch", "Tensor")
     if torch is not None:
         if issubclass(kind, torch.Tensor):
+            if value.is_nested:
+                # of rows of several lengths: a list of tensors
+                return list(value.detach().unbind())
             if value.device.type != "cpu" or value.layout is not torch.strided or value.numel() > INLINE_ELEMENTS:
                 raise Heavy
             return value.detach().tolist()
@@ -100,7 +103,8 @@ def heavy_form(value: Any, side: SideFile | None, digests: list[str]) -> dict[st
     wanted = side is not None and side.accelerators
     if value.layout is not torch.strided or (value.device.type != "cpu" and not wanted):
         return form
-    tensor = value.detach().cpu().contiguous()
+    # bits may say that the numbers in memory are to be taken conjugate or negative
+    tensor = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
     if tensor.numel() <= INLINE_ELEMENTS:
         return form | {"value": tensor.tolist()}
     form["summary"] = _summary(tensor, tensor.reshape(-1)[:_HEAD].tolist())

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from types import CodeType, TracebackType
 from typing import Any
 
-__all__ = ["examine", "pass_on"]
+__all__ = ["examine", "is_of_handler", "pass_on", "traceback_of"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _OURS = tuple(os.path.join(_PACKAGE, part, "") for part in ("schemas", "recorder"))
 # Read from where they are stored: a class may call them otherwise.
 _dict_of: Callable[[BaseException], dict[str, Any]] = BaseException.__dict__["__dict__"].__get__
 _cause_of: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__cause__"].__get__
-_traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
+traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
 _MARK = "__verl_trace_passes_on__"
 # `id` of the last error in the main thread that `examine` found to be the value's own. Not the error: it holds values.
 _of_value = 0
@@ -27,11 +27,11 @@ _of_value = 0
 
 def pass_on(error: BaseException) -> None:
     """Raise `error` again, or what it was made of, if a signal handler raised it. Handlers run in the main thread."""
-    if _MARK in _dict_of(error) or _is_of_handler(error):
+    if _MARK in _dict_of(error) or is_of_handler(error):
         raise error
     # `__context__` would lead to errors that the program was dealing with before
     cause = _cause_of(error)
-    if cause is not None and (_is_of_handler(cause) or _is_unexamined(cause)):
+    if cause is not None and (is_of_handler(cause) or _is_unexamined(cause)):
         # its traceback no longer says so, and there are more of us on the way out
         _dict_of(cause)[_MARK] = True
         raise cause
@@ -41,13 +41,13 @@ def examine(error: BaseException) -> None:
     """Have `pass_on` know an error that orjson is to get: it wraps what its callback raises, without its traceback."""
     global _of_value
     if threading.current_thread() is threading.main_thread():
-        _of_value = 0 if _is_of_handler(error) else id(error)
+        _of_value = 0 if is_of_handler(error) else id(error)
 
 
 def _is_unexamined(cause: BaseException) -> bool:
     """Whether it came out of the callback where that looks at no error: at its first line, where a handler that has
     waited for orjson is run; or from a line that raises TypeError alone."""
-    if _traceback_of(cause) is not None or id(cause) == _of_value:
+    if traceback_of(cause) is not None or id(cause) == _of_value:
         return False
     # the last two are the interpreter's own, at the first line
     if isinstance(cause, (TypeError, RecursionError, MemoryError)):
@@ -55,7 +55,8 @@ def _is_unexamined(cause: BaseException) -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _is_of_handler(error: BaseException) -> bool:
+def is_of_handler(error: BaseException) -> bool:
+    """Whether a signal handler raised it, going by its traceback."""
     codes = _foreign_codes(error)
     if not codes or threading.current_thread() is not threading.main_thread():
         return False
@@ -65,7 +66,7 @@ def _is_of_handler(error: BaseException) -> bool:
 def _foreign_codes(error: BaseException) -> set[CodeType]:
     """Of the functions that the error came through, those that are not ours: hardly ever any."""
     found = set()
-    entry = _traceback_of(error)
+    entry = traceback_of(error)
     while entry is not None:
         code = entry.tb_frame.f_code
         if not code.co_filename.startswith(_OURS):

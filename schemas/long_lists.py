@@ -15,6 +15,8 @@ from .repeats import MIN_ITEMS, Repeats
 __all__ = ["FEW_ITEMS", "numbers", "with_long_lists"]
 
 _dumps = orjson.dumps
+# Its own form of a dataclass without public fields is `{}`, in which there is nothing to be seen.
+_OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS
 
 # Above this many items a list is written by itself, so that the look at types does not cost more than writing.
 FEW_ITEMS = 16
@@ -28,7 +30,7 @@ def numbers(items: list[Any]) -> bytes | None:
     if not items or type(items[0]) not in _REAL:
         return None
     try:
-        out = _dumps(items)
+        out = _dumps(items, None, _OPTIONS)
     except (TypeError, ValueError, RecursionError):
         return None
     return None if b"n" in out or b'"' in out else out
@@ -54,7 +56,7 @@ def _in_one_go(value: dict[str, Any], long: list[str], names: dict[str, bytes]) 
     for name in long:
         if len(value[name]) < _FOUND_AGAIN or type(value[name][0]) not in _REAL:
             return None
-    out = _dumps(value)
+    out = _dumps(value, None, _OPTIONS)
     keys = [*value]
     quote = 0
     for name in long:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import gc
 import sys
 import types
 import uuid
@@ -17,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from .arrays import Heavy, array_form, heavy_form, table_fields
+from .arrays import Heavy, array_form, heavy_form, is_array, table_fields
 from .classes import (
     MISSING,
     class_attribute,
@@ -198,12 +199,18 @@ def _plain_container(value: Any, kind: type, budget: Budget, depth: int) -> Any:
         return {k: plain(v, budget, depth) for k, v in _redact(fields).items()}
     if issubclass(kind, (set, frozenset, deque)):
         return [plain(v, budget, depth) for v in _items_of(value)]
+    inner = _inside(value, kind)
+    if inner is not None:
+        return plain(inner, budget, depth)
     try:
         form = array_form(value, kind)
     except Heavy:
         return plain(heavy_form(value, budget.side, budget.digests), budget, depth)
     if form is not None:
         return form if type(form) is orjson.Fragment else plain(form, budget, depth)
+    if is_array(value, kind):
+        # of no dimensions, and what is in it is None, or masked
+        return None
     form = image_form(value, kind, budget.side, budget.digests)
     if form is not None:
         return form
@@ -214,6 +221,20 @@ def _plain_container(value: Any, kind: type, budget: Budget, depth: int) -> Any:
     if leaf is not None:
         return leaf
     return _plain_object(value, kind, budget, depth)
+
+
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+
+
+def _inside(value: Any, kind: type) -> Any:
+    """What a view of a dict, a read-only mapping or an array of the standard library holds; None for any other."""
+    if any(kind is view for view in _VIEWS):
+        return list(value)
+    if kind is types.MappingProxyType:
+        # what it shows, without asking it: that may be a mapping with methods of the user's
+        return gc.get_referents(value)[0]
+    array = getattr(sys.modules.get("array"), "array", None)
+    return value.tolist() if array is not None and kind is array else None
 
 
 # Shorter lists are not worth a second look.
@@ -290,11 +311,15 @@ def _key(key: Any) -> str:
         return bytes.decode(key, "utf-8", "backslashreplace")
     if issubclass(kind, tuple):
         return ",".join(_key(k) for k in tuple.__iter__(key))
+    if issubclass(kind, frozenset):
+        return ",".join(_key(k) for k in _items_of(key))
     try:
         item = array_form(key, kind)
     except Heavy:
         item = None
-    return repr(item) if isinstance(item, (int, float, str)) else f"<{class_name(kind)}>"
+    if isinstance(item, (int, float, str)):
+        return repr(item)
+    return _written(key, kind) or f"<{class_name(kind)}>"
 
 
 def _leaf(value: Any, kind: type, budget: Budget) -> Any:
@@ -313,18 +338,10 @@ def _leaf(value: Any, kind: type, budget: Budget) -> Any:
         return bytes_form(bytes(value), class_name(kind), budget.side, budget.digests)
     if kind is datetime.datetime:
         return _datetime_form(value)
-    if issubclass(kind, (datetime.date, datetime.timedelta)) and module_name(kind).startswith("pandas"):
-        # to the nanosecond; NaT is one of them
-        return str(value)
-    if any(kind is t for t in _AS_TEXT):
-        return str(value)
-    # there is none before somebody loaded its module, which takes longer than this one; a thread may be at it
-    decimal = getattr(sys.modules.get("decimal"), "Decimal", None)
-    if decimal is not None and kind is decimal:
-        return {"_type": "Decimal", "value": str(value)}
-    path = getattr(sys.modules.get("pathlib"), "PurePath", None)
-    if path is not None and issubclass(kind, path):
-        return str(value) if module_name(kind).startswith("pathlib") else f"<{class_name(kind)}>"
+    text = _written(value, kind)
+    if text is not None:
+        decimal = getattr(sys.modules.get("decimal"), "Decimal", None)
+        return {"_type": "Decimal", "value": text} if kind is decimal else text
     if issubclass(kind, BaseException):
         return {"_type": class_name(kind), "message": exception_message(value)}
     if issubclass(kind, (type, *_NAMED)):
@@ -335,6 +352,27 @@ def _leaf(value: Any, kind: type, budget: Budget) -> Any:
 
 
 _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, uuid.UUID, range, complex)
+
+
+def _written(value: Any, kind: type) -> str | None:
+    """The text of a value of the standard library that is best written so; None for any other."""
+    if kind is datetime.datetime:
+        return datetime.datetime.isoformat(value)
+    if issubclass(kind, (datetime.date, datetime.timedelta)) and module_name(kind).startswith("pandas"):
+        # to the nanosecond; NaT is one of them
+        return str(value)
+    if any(kind is t for t in _AS_TEXT):
+        return str(value)
+    # there is none before somebody loaded its module, which takes longer than this one; a thread may be at it
+    decimal = getattr(sys.modules.get("decimal"), "Decimal", None)
+    if decimal is not None and kind is decimal:
+        return str(value)
+    path = getattr(sys.modules.get("pathlib"), "PurePath", None)
+    if path is not None and issubclass(kind, path):
+        return str(value) if module_name(kind).startswith("pathlib") else f"<{class_name(kind)}>"
+    return None
+
+
 _NAMED = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, types.CoroutineType)
 
 

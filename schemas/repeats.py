@@ -94,6 +94,7 @@ class Repeats:
 
     def _put(self, name: str, known: _Known) -> None:
         with _account:
+            self.__class__ = _Holding
             other, self._known[name] = self._known.get(name), known
         if other is not None:
             # of another thread, which was at the same prompt
@@ -103,9 +104,19 @@ class Repeats:
         """The trajectory is over."""
         while self._known:
             self._release(self._known.popitem()[1].size)
+        with _account:
+            if not self._known:
+                self.__class__ = Repeats
 
     def _release(self, size: int) -> None:
         _take(-size)
+
+
+class _Holding(Repeats):
+    """One that keeps something. Only such a one has a finaliser: what a signal handler raises in there, a time limit
+    for one, reaches nobody."""
+
+    __slots__ = ()
 
     def __del__(self) -> None:
         # at the interpreter's end there may be no account left

@@ -7,6 +7,7 @@ import asyncio
 import functools
 import inspect
 import math
+import types
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
@@ -372,3 +373,69 @@ def test_more_classes_than_can_be_remembered(recording: Any) -> None:
     starts = recording.finish("start")
     assert len(starts) == 1200
     assert all(s["inputs"] == {} for s in starts)
+
+
+def test_classes_without_a_hash(recording: Any) -> None:
+    """A metaclass that compares its classes; they are methods' classes and arguments like others."""
+
+    class Compared(type):
+        def __eq__(cls, other: object) -> bool:
+            return cls is other
+
+    class Odd(metaclass=Compared):
+        @rollout_trace_op
+        def method(self, x: int) -> int:
+            return x
+
+        @classmethod
+        @rollout_trace_op
+        def of_class(cls, x: int) -> int:
+            return x
+
+    assert (Odd().method(1), Odd.of_class(2), Odd().of_class(3)) == (1, 2, 3)
+    assert [s["inputs"] for s in recording.finish("start")] == [{"x": 1}, {"x": 2}, {"x": 3}]
+
+
+class Hybrid:
+    """A decorator of somebody's, whose methods are of the class where no instance is given."""
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        self.func = func
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __call__(self, *args: Any) -> Any:
+        return self.func(*args)
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return types.MethodType(self.func, owner if instance is None else instance)
+
+
+class Counting(Hybrid):
+    """One that binds by a partial, as many do."""
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+
+@pytest.mark.parametrize("decorate", [lambda func: func, rollout_trace_op], ids=["plain", "traced"])
+def test_an_object_binds_as_it_does(recording: Any, decorate: Any) -> None:
+    """In a class, whatever its `__get__` gives, and knows the name that it has there."""
+
+    class Holder:
+        @decorate  # type: ignore[untyped-decorator]
+        @Hybrid
+        def hybrid(self, x: int) -> Any:
+            return (isinstance(self, type), x)
+
+        @decorate  # type: ignore[untyped-decorator]
+        @Counting
+        def counting(self, x: int) -> Any:
+            return (isinstance(self, type), x)
+
+    assert (Holder.hybrid(1), Holder().hybrid(2), Holder().counting(3)) == ((True, 1), (False, 2), (False, 3))
+    assert Holder.counting.name == "counting"
+    starts = recording.finish("start")
+    assert len(starts) == (3 if decorate is rollout_trace_op else 0)

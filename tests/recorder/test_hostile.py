@@ -259,6 +259,39 @@ def test_an_exception_that_cannot_be_printed(recording: Any) -> None:
     assert end["exception"]["message"] == "<__str__ raised ZeroDivisionError>"
 
 
+class Loader:
+    """One that cannot give the source of its module."""
+
+    def get_source(self, name: str) -> str:
+        raise KeyError(name)
+
+
+class Untraceable(Exception):
+    __traceback__ = property(lambda self: 1 / 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"co_filename": "a\0b"}, {"co_filename": "a\ud800"}, {"co_filename": "<m>.py"}, {"co_linetable": b""}, None],
+    ids=str,
+)
+def test_an_exception_from_nowhere(recording: Any, change: dict[str, Any] | None) -> None:
+    """Code that was generated: of a file with an odd name, of a loader that raises, without lines, and an error that
+    hides its traceback. The record of the call is there, and says what was raised."""
+    scope: dict[str, Any] = {"__name__": "generated", "__loader__": Loader(), "error": ValueError("x")}
+    exec("def fails():\n    raise error\n", scope)
+    if change is None:
+        scope["error"] = Untraceable("x")
+    else:
+        scope["fails"].__code__ = scope["fails"].__code__.replace(**change)
+    with pytest.raises(type(scope["error"])):
+        rollout_trace_op(scope["fails"])()
+
+    (end,) = recording.finish("end")
+    assert (end["exception"]["type"], end["exception"]["message"]) == (type(scope["error"]).__name__, "x")
+    assert end["exception"]["traceback"][-1]["function_name"] == "fails"
+
+
 def test_odd_attributes(recording: Any) -> None:
     """A trajectory with attributes that are no JSON is recorded all the same."""
     with rollout_trace_attr(sample_index=Raises(), step=float("nan"), rollout_n=2**80, validate=b"?"):  # type: ignore[arg-type]

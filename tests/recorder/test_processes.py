@@ -275,3 +275,28 @@ def test_any_experiment_name(tmp_path: Path, name: str) -> None:
     (sealed,) = folder.glob("*.zst")
     header = json.loads(zstandard.ZstdDecompressor().decompress(sealed.read_bytes()).split(b"\n")[0])
     assert header["experiment_name"] == name
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_a_program_that_closes_all_descriptors(tmp_path: Path, reused: bool) -> None:
+    """As it becomes a daemon, and one whose next file has our number: recording goes on in a new file, and what was
+    lost meanwhile is counted."""
+    code = f"""
+init()
+calls(0, 5)
+os.closerange(3, 200)
+mine = open("mine", "w") if {reused} else None
+calls(5, 5)
+time.sleep(1.5)
+calls(10, 5)
+"""
+    process = start(tmp_path, code)
+    assert (process.communicate(timeout=60)[0], process.returncode) == ("", 0)
+    data = b"".join(
+        zstandard.ZstdDecompressor().stream_reader(path.read_bytes(), read_across_frames=True).read()
+        for path in sorted((tmp_path / "exp1").glob("*.zst"))
+    )
+    kinds = Counter(json.loads(line)["kind"] for line in data.splitlines())
+    lost = sum(json.loads(line)["records"] for line in data.splitlines() if b'"kind":"lost"' in line)
+    assert (kinds["start"], kinds["end"]) == (10, 10)
+    assert lost == 10

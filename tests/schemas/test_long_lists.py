@@ -60,7 +60,7 @@ def test_one_call_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     real = orjson.dumps
 
-    def counting(value: Any) -> bytes:
+    def counting(value: Any, *options: Any) -> bytes:
         calls.append(value)
         return real(value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import datetime
 import decimal
 import enum
@@ -39,6 +40,11 @@ class Data:
     b: Any = field(default_factory=list)
 
 
+@dataclass
+class Empty:
+    _hidden: int = 1
+
+
 class Plain:
     def __init__(self) -> None:
         self.name = "n"
@@ -59,6 +65,7 @@ class Color(enum.Enum):
 Pair = namedtuple("Pair", ["left", "right"])
 NAN = {"_type": "float", "value": "nan"}
 DATA_NAN = {"_type": "Data", "a": 1, "b": NAN, "_class_name": "Data", "_bases": []}
+EMPTY = {"_type": "Empty", "_hidden": 1, "_class_name": "Empty", "_bases": []}
 LONG = [0.5] * 600
 
 
@@ -104,6 +111,18 @@ def wire(value: Any) -> Any:
         ({"k\ud83d": 1}, {"k\\ud83d": 1}),
         (b"\xff\0", {"_type": "bytes", "size": 2, "base64": "/wA="}),
         (Pair(1, [2]), {"left": 1, "right": [2]}),
+        ({datetime.date(2026, 1, 2): 1, uuid.UUID(int=5): 2}, {"2026-01-02": 1, f"{uuid.UUID(int=5)}": 2}),
+        ({datetime.datetime(2026, 1, 2): 1, decimal.Decimal("1.10"): 2}, {"2026-01-02T00:00:00": 1, "1.10": 2}),
+        ({pathlib.Path("/a"): 1, frozenset({2, 1}): 2, frozenset({3}): 3}, {"/a": 1, "1,2": 2, "3": 3}),
+        (np.array(None), None),
+        (np.ma.masked, None),
+        ({"a": 1}.keys(), ["a"]),
+        ({"a": [1]}.values(), [[1]]),
+        ({"a": [1]}.items(), [["a", [1]]]),
+        (types.MappingProxyType({"a": {"b": NAN}}), {"a": {"b": NAN}}),
+        (array.array("i", [1, 2]), [1, 2]),
+        ({"a": [1, Empty()]}, {"a": [1, EMPTY]}),
+        ({"a": [*range(300), Empty()]}, {"a": [*range(300), EMPTY]}),
         ({3, 1, 2}, [1, 2, 3]),
         (deque([3, 1]), [3, 1]),
         (OrderedDict(b=1, a=2), {"b": 1, "a": 2}),

@@ -32,11 +32,20 @@ ROWS: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "complex": (lambda torch: torch.tensor([1 + 2j]), ["(1+2j)"]),
     "parameter": (lambda torch: torch.nn.Parameter(torch.ones(2)), [1.0, 1.0]),
     "device": (lambda torch: torch.device("cpu"), "cpu"),
+    "jagged": (
+        lambda torch: torch.nested.nested_tensor([torch.tensor([1, 2]), torch.tensor([3])], layout=torch.jagged),
+        [[1, 2], [3]],
+    ),
+    "nested": (
+        lambda torch: torch.nested.nested_tensor([torch.ones(2), torch.tensor([float("nan")])]),
+        [[1.0, 1.0], [NAN]],
+    ),
     "meta": (lambda torch: torch.ones(2, 3, device="meta"), None),
     "sparse": (lambda torch: torch.eye(2).to_sparse(), None),
 }
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("name", ROWS)
 def test_a_tensor_becomes_numbers_or_a_description(name: str) -> None:
     """Content on the CPU, shape and type and device where there is none to read; the line is valid JSON."""
@@ -65,6 +74,16 @@ class Kept:
     def keep(self, digest: str, content: bytes, *, in_background: bool) -> str:
         self.contents[digest] = content
         return ""
+
+
+def test_conjugate_numbers_are_stored_as_they_are() -> None:
+    """What is in memory is not: torch marks the tensor and leaves the numbers."""
+    import torch
+
+    side = Kept()
+    tensor = torch.full((70_000,), 1 + 2j).conj()
+    form = json.loads(encode(tensor, side))
+    assert side.contents[form["blob"]["digest"]] == tensor.resolve_conj().numpy().tobytes()
 
 
 def test_a_large_tensor_goes_to_the_side_file() -> None:
