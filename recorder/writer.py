@@ -296,15 +296,19 @@ class SegmentWriter(Appender):
             text = f"recording pauses: {self._limits.told(reason)}; calls go on, their records count as lost"
             self._say(f"paused-{reason}", f"{self.folder}: {text}")
 
-    def _replace(self, segment: Segment) -> None:
-        self._say("removed", f"{segment.name} was removed while in use; recording goes on in a new file")
+    def _begin_anew(self) -> Segment | None:
+        """Go on in a new segment, if one can be opened; the one that was open."""
         with self._opening:
             new: Segment | None = None
             try:
                 new = self._create()
             except OSError as error:
                 self._refused(error, 0)
-            old = self._swap(new)
+            return self._swap(new)
+
+    def _replace(self, segment: Segment) -> None:
+        self._say("removed", f"{segment.name} was removed while in use; recording goes on in a new file")
+        old = self._begin_anew()
         if old is None:
             return
         fd, old.fd = old.fd, -1
@@ -316,14 +320,8 @@ class SegmentWriter(Appender):
 
     def _forsake(self, segment: Segment) -> None:
         text = "the program closed its descriptor; recording goes on in a new file"
-        self._say("descriptor", f"{segment.path}: {text}, what was meant for this one meanwhile is lost")
-        with self._opening:
-            new: Segment | None = None
-            try:
-                new = self._create()
-            except OSError as error:
-                self._refused(error, 0)
-            old = self._swap(new)
+        self._say("descriptor", f"{segment.name}: {text}, what was meant for this one meanwhile is lost")
+        old = self._begin_anew()
         if old is None:
             return
         # not closed: it is another's
