@@ -165,6 +165,15 @@ class _Upload:
         self._errors: list[CannotStart] = []
 
     def look(self) -> Seen:
+        try:
+            return self._look()
+        finally:
+            # the next look may be minutes away
+            for target in self._targets.values():
+                if isinstance(target, Target):
+                    target.http.close()
+
+    def _look(self) -> Seen:
         began = time.monotonic()
         result = self._result
         runs = find_runs(self._path)
@@ -241,9 +250,7 @@ class _Upload:
         try:
             max_wait = self._options.max_wait
             target = resolve(name, entity=self._entity, project=self._project, max_wait=max_wait)
-            client = Client(target, max_wait=max_wait)
-            client.check()
-            client.disconnect()
+            Client(target, max_wait=max_wait).check()
         except CannotStart as error:
             return error
         return target

@@ -14,11 +14,12 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ..schemas.errors import CannotStart, MissingExtra, NoAnswer
-from .transport import Patience, Transient, Unreachable
+from .transport import Http, Patience, Transient, Unreachable
 
 __all__ = ["Target", "authorization_of", "load_weave", "resolve", "split_project"]
 
@@ -50,6 +51,11 @@ class Target:
     def project_id(self) -> str:
         """`entity/project`, the server's name for it."""
         return f"{self.entity}/{self.project}"
+
+    @cached_property
+    def http(self) -> Http:
+        """Connections to the trace server, which whoever asks it about this project shares."""
+        return Http(self.trace_url, self.authorization)
 
     @property
     def page(self) -> str:
