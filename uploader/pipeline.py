@@ -13,9 +13,9 @@ from ..reader.runs import UNKNOWN
 from ..reader.unknown_names import unknown_names
 from ..schemas.errors import BadFilter, CannotStart
 from ..schemas.redaction import KeyPatterns
+from .access import open_target
 from .check import CHECKS
 from .choose import Choosing
-from .client import Client
 from .estimate import FREE_MONTH, estimate, last_rate
 from .folders import folders_without_runs, why_unreadable
 from .follow import Seen
@@ -26,7 +26,7 @@ from .network import one_network
 from .replay import WORKERS, Options, measure, replay, settling_of
 from .result import NOT_CHOSEN, RunReport, Unopened, UploadResult
 from .settle import SETTLE, HasScore, Settling, has_score
-from .target import Target, resolve, split_project
+from .target import Target, split_project
 from .wandb_options import WandbOptions
 
 __all__ = ["upload"]
@@ -248,12 +248,9 @@ class _Upload:
 
     def _resolve(self, name: str | None) -> Target | CannotStart:
         try:
-            max_wait = self._options.max_wait
-            target = resolve(name, entity=self._entity, project=self._project, max_wait=max_wait)
-            Client(target, max_wait=max_wait).check()
+            return open_target(name, entity=self._entity, project=self._project, max_wait=self._options.max_wait)
         except CannotStart as error:
             return error
-        return target
 
     def _report(self, run: Run, target: Target | None) -> RunReport:
         if target is not None:

@@ -7,13 +7,14 @@ called: nothing is patched, no tracer provider is installed, nobody is called bu
 from __future__ import annotations
 
 import base64
+import contextlib
 import gc
 import os
 import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -21,7 +22,7 @@ from urllib.parse import quote
 from ..schemas.errors import CannotStart, MissingExtra, NoAnswer
 from .transport import Http, Patience, Transient, Unreachable
 
-__all__ = ["Target", "authorization_of", "load_weave", "resolve", "split_project"]
+__all__ = ["Named", "Target", "authorization_of", "load_weave", "name_target", "resolve", "split_project"]
 
 # What W&B replaces in the name of a project that is made.
 _NOT_IN_NAMES = re.compile(r"[/\\#?%:]")
@@ -102,6 +103,18 @@ def resolve(
         MissingExtra: `weave` is not installed.
         CannotStart: no key, a wrong one, no such entity, no permission, no connection.
     """
+    named = name_target(recorded, entity=entity, project=project, max_wait=max_wait)
+    return named.made() if make else named.found()
+
+
+def name_target(
+    recorded: str | None, *, entity: str | None = None, project: str | None = None, max_wait: float = 0.0
+) -> Named:
+    """The Weave project of a run by the name that was asked for; the server may have it under another, or not yet.
+
+    Raises:
+        MissingExtra, CannotStart: as `resolve`.
+    """
     name = split_project(recorded, entity, project)
     weave = load_weave()
     authorization, credential = authorization_of(weave)
@@ -114,17 +127,15 @@ def resolve(
         raise CannotStart(
             f"the account at {base_url} has no default entity", hint="name one with --entity or WANDB_ENTITY"
         )
-    wanted = ProjectName(owner, name.project)
-    stored = _made(asking, api, wanted) if make else _found(asking, api, wanted)
-    return Target(
+    target = Target(
         entity=owner,
-        project=stored or name.project,
-        exists=bool(stored),
+        project=name.project,
         trace_url=weave.env.weave_trace_server_url().rstrip("/"),
         app_url=weave.wandb.app_url(weave.env.wandb_frontend_base_url()).rstrip("/"),
         authorization=authorization,
         credential=credential,
     )
+    return Named(target, api, asking)
 
 
 class _Weave(NamedTuple):
@@ -173,28 +184,44 @@ def _key_in_words(key: str) -> str:
     return f"the API key ending in {key[-4:]}" if len(key) >= 20 else "the API key"
 
 
-def _name_on_server(asking: _Asking, api: Any, name: ProjectName) -> str:
-    """The name under which the server has the project; "" where it has none of this very name."""
-    answer = asking.answer(lambda: api.project(name.entity, name.project)) or {}
-    return str(answer["project"]["name"]) if answer.get("project") else ""
+@dataclass(frozen=True)
+class Named:
+    """A project that the W&B API was not asked about yet: `target` is what it is if it exists under this very name."""
 
+    target: Target
+    api: Any
+    asking: _Asking
 
-def _found(asking: _Asking, api: Any, name: ProjectName) -> str:
-    """The name of a project that is there, which is another where the server had to change it; "" without one."""
-    changed = ProjectName(name.entity, _NOT_IN_NAMES.sub("-", name.project))
-    names = dict.fromkeys((name, changed))
-    return next(filter(None, (_name_on_server(asking, api, one) for one in names)), "")
+    def made(self) -> Target:
+        """The project on the server, which is made where it is not there; `target` itself where that was right.
 
+        Raises:
+            CannotStart
+        """
+        target, asking = self.target, self.asking
+        if stored := self._name_on_server(target.project):
+            return target if stored == target.project else replace(target, project=stored)
+        made = asking.answer(lambda: self.api.upsert_project(project=target.project, entity=target.entity)) or {}
+        model = (made.get("upsertModel") or {}).get("model")
+        if not model:
+            raise CannotStart(f"{asking.base_url} did not create the project {target.project_id}")
+        return replace(target, project=str(model["name"]))
 
-def _made(asking: _Asking, api: Any, name: ProjectName) -> str:
-    """The name of the project, made where it is not there."""
-    if stored := _name_on_server(asking, api, name):
-        return stored
-    made = asking.answer(lambda: api.upsert_project(project=name.project, entity=name.entity)) or {}
-    model = (made.get("upsertModel") or {}).get("model")
-    if not model:
-        raise CannotStart(f"{asking.base_url} did not create the project {name.entity}/{name.project}")
-    return str(model["name"])
+    def found(self) -> Target:
+        """The project if it is there, under another name where the server had to change it; else `exists` is False.
+
+        Raises:
+            CannotStart
+        """
+        target = self.target
+        names = dict.fromkeys((target.project, _NOT_IN_NAMES.sub("-", target.project)))
+        stored = next(filter(None, map(self._name_on_server, names)), "")
+        return replace(target, project=stored or target.project, exists=bool(stored))
+
+    def _name_on_server(self, project: str) -> str:
+        """The name under which the server has the project; "" where it has none of this very name."""
+        answer = self.asking.answer(lambda: self.api.project(self.target.entity, project)) or {}
+        return str(answer["project"]["name"]) if answer.get("project") else ""
 
 
 @dataclass(frozen=True)
@@ -232,13 +259,10 @@ class _Asking:
         httpx: Any = gql_http.httpx
 
         try:
-            with _ONE_AT_A_TIME, warnings.catch_warnings():
+            with _ONE_AT_A_TIME, warnings.catch_warnings(), _collected():
                 # weave calls its GraphQL client with deprecated arguments and leaves connections to the collector
                 warnings.simplefilter("ignore")
-                try:
-                    return question()
-                finally:
-                    gc.collect()
+                return question()
         except self.weave.wandb.AuthenticationError as error:
             raise CannotStart(f"W&B credentials: {error}") from None
         except gql_errors.TransportQueryError as error:
@@ -274,6 +298,22 @@ class _Asking:
         if code is not None and (code == 429 or code >= 500):
             return Transient(f"answers HTTP {code}", status=code)
         return CannotStart(f"{self.base_url} answers HTTP {code}", hint="check WANDB_BASE_URL")
+
+
+@contextlib.contextmanager
+def _collected() -> Iterator[None]:
+    """What is left of the block is collected at its end, and not looked for in all that was there before: that takes
+    0.06 s of an ordinary process."""
+    # who has frozen its objects wants them to stay so
+    freeze = not gc.get_freeze_count()
+    if freeze:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        gc.collect()
+        if freeze:
+            gc.unfreeze()
 
 
 def _reasons(error: BaseException | None) -> Iterator[BaseException]:
