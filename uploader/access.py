@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -21,13 +22,15 @@ def open_target(recorded: str | None, *, entity: str | None, project: str | None
     named = name_target(recorded, entity=entity, project=project, max_wait=max_wait)
     client = Client(named.target, max_wait=max_wait)
     answer = _beside(client.check)
-    try:
+    with contextlib.ExitStack() as unwanted:
+        # whatever is still under way when it is left
+        unwanted.callback(named.target.http.close)
+        unwanted.callback(client.stop.set)
         target = named.made()
         if target is named.target:
             answer.result()
+            unwanted.pop_all()
             return target
-    finally:
-        client.stop.set()
     # the answer is about a project that is called otherwise, or was not there yet
     Client(target, max_wait=max_wait).check()
     return target

@@ -252,6 +252,16 @@ class _Asking:
                     ) from None
 
     def _ask(self, question: Callable[[], Any]) -> Any:
+        with _ONE_AT_A_TIME, warnings.catch_warnings(), _collected():
+            # weave calls its GraphQL client with deprecated arguments and leaves connections to the collector
+            warnings.simplefilter("ignore")
+            answer, trouble = self._tried(question)
+        if trouble is not None:
+            raise trouble
+        return answer
+
+    def _tried(self, question: Callable[[], Any]) -> tuple[Any, CannotStart | Transient | None]:
+        """The answer, or what to raise: later, since the error that it stands for holds on to a connection."""
         from gql.transport import exceptions as gql_errors
         from gql.transport import httpx as gql_http
 
@@ -259,30 +269,27 @@ class _Asking:
         httpx: Any = gql_http.httpx
 
         try:
-            with _ONE_AT_A_TIME, warnings.catch_warnings(), _collected():
-                # weave calls its GraphQL client with deprecated arguments and leaves connections to the collector
-                warnings.simplefilter("ignore")
-                return question()
+            return question(), None
         except self.weave.wandb.AuthenticationError as error:
-            raise CannotStart(f"W&B credentials: {error}") from None
+            return None, CannotStart(f"W&B credentials: {error}")
         except gql_errors.TransportQueryError as error:
             words = "; ".join(str(item.get("message", item)) for item in error.errors or []) or str(error)
-            raise CannotStart(
+            return None, CannotStart(
                 f"{self.base_url} refuses the project {self.about}: {words}",
                 hint="does the entity exist, and may this key write to it? (--entity, --project)",
-            ) from None
+            )
         except gql_errors.TransportServerError as error:
-            raise self._server_error(error.code) from None
+            return None, self._server_error(error.code)
         except (httpx.HTTPError, gql_errors.TransportError, OSError) as error:
             code = getattr(getattr(error, "response", None), "status_code", None)
             if code is not None:
-                raise self._server_error(code) from None
+                return None, self._server_error(code)
             if any(type(reason).__name__ in _LOST_ON_THE_WAY for reason in _reasons(error)):
-                raise Transient(f"does not answer: {error or type(error).__name__}") from None
-            raise NoAnswer(
+                return None, Transient(f"does not answer: {error or type(error).__name__}")
+            return None, NoAnswer(
                 f"cannot reach {self.base_url}: {error or type(error).__name__}",
                 hint="is the host up, and is WANDB_BASE_URL right?",
-            ) from None
+            )
 
     def _server_error(self, code: int | None) -> CannotStart | Transient:
         if code == 401:
