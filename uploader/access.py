@@ -42,10 +42,12 @@ def _beside(question: Callable[[], None]) -> Future[None]:
 
     def ask() -> None:
         try:
-            answer.set_result(question())
+            question()
         except BaseException as error:  # noqa: BLE001
             # raised where the answer is wanted
             answer.set_exception(error)
+        else:
+            answer.set_result(None)
 
     threading.Thread(target=ask, name="upload-access", daemon=True).start()
     return answer
