@@ -26,8 +26,8 @@ TIMEOUT = (10.0, 120.0)
 # First and longest wait between attempts, in seconds.
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 30.0
-# Connections that stay open for the next request, more than requests are under way at once.
-OPEN_CONNECTIONS = 32
+# Connections that stay open for the next request: as many as requests may be under way at once.
+OPEN_CONNECTIONS = 64
 # More of an error page tells nobody anything.
 WORDS_LIMIT = 500
 
