@@ -115,7 +115,8 @@ def _small(path: str, body: bytes) -> object:
     digest = hashlib.sha256(body).hexdigest()[:43]
     if path == "/graphql":
         query = body.decode()
-        project = {"name": "made", "entity": {"name": "bench"}}
+        name = (json.loads(body).get("variables") or {}).get("name")
+        project = {"name": name, "entity": {"name": "bench"}}
         if "upsertModel" in query:
             return {"data": {"upsertModel": {"model": {**project, "id": "1"}, "project": project}}}
         return {"data": {"project": project} if "project(" in query else _VIEWER}

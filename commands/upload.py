@@ -93,7 +93,7 @@ def upload(
     settle: SettleOption = "10m",
     partial: PartialOption = False,
     check: CheckOption = "counts",
-    workers: WorkersOption = 4,
+    workers: WorkersOption = 8,
     max_wait: MaxWaitOption = "5m",
     state_dir: StateDirOption = None,
     fail_fast: FailFastOption = False,

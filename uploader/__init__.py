@@ -16,6 +16,7 @@
     ledger     what an upload remembers, as a cache
     status     what is still to be sent, without asking anybody
     target     where to and as whom, as W&B users have set it up; `network`: by which proxy, trusting whom
+    access     that question, and whether the trace server lets us in, at once
     prune      what may be deleted here because the server holds it; `prune_files`: deleting it
     wandb_links  which W&B run the calls belong to; `wandb_syncing`: that it is there before them; `wandb_options`
     ops        the objects that calls refer to by their op name

@@ -23,7 +23,7 @@ from .outcome import Outcome
 from .payload import Encoded
 from .storing import Storing
 from .target import Target
-from .transport import Http, Patience, Refusal, Transient, Unreachable
+from .transport import Patience, Refusal, Transient, Unreachable
 
 __all__ = ["Client", "Unreachable"]
 
@@ -58,7 +58,7 @@ class Client:
         self.project_id = target.project_id
         self._target = target
         self._complete_path = f"/v2/{quote(target.entity, safe='')}/{quote(target.project, safe='')}/calls/complete"
-        self._http = Http(target.trace_url, target.authorization)
+        self._http = target.http
         self._max_wait = max_wait
         self.stop = stop or threading.Event()
         self.lighten = lighten
@@ -73,10 +73,6 @@ class Client:
     def url(self) -> str:
         """The trace server."""
         return self._http.url
-
-    def disconnect(self) -> None:
-        """Close the connection of the calling thread."""
-        self._http.close()
 
     def check(self) -> None:
         """One cheap question, so that a wrong key or a host that is down is known before anything is read. A server

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import re
 import threading
+from concurrent.futures import Future
 
 from ..schemas.errors import Rejected
 from .client import Client
 
-__all__ = ["OBJECT_DIGEST", "OP_CODE", "Ops", "op_object_id"]
+__all__ = ["OBJECT_DIGEST", "OP_CODE", "Ops", "expected_ref", "op_object_id"]
 
 # What Weave's client stores for an op that has a name and no code. Content-addressed: equal bytes, equal reference.
 OP_CODE = (
     b"import weave\n\n@weave.op\ndef op_fn(*args, **kwargs):  # type: ignore\n"
     b"    # Code-capture unavailable for this op\n    pass\n"
 )
-# The reference that results on every server; used where nothing is sent (dry run).
+# What every server so far makes of it: calls are encoded with it before the server has answered.
 OBJECT_DIGEST = "6jAV4T6F42RKlabeB2RO0BXkbFFPrKyU2yyQedpotB8"
 # Longer object ids are cut by Weave's client and refused by its servers.
 _MAX_ID = 128
@@ -32,14 +33,23 @@ def op_object_id(name: str) -> str:
     return re.sub(r"[._-]{2,}", "-", dashed).strip("-_")[:_MAX_ID] or "unnamed"
 
 
+def expected_ref(project_id: str, name: str) -> str:
+    """The reference that an op of this name has once it is published, as far as one can say without asking."""
+    return f"weave:///{project_id}/op/{op_object_id(name)}:{OBJECT_DIGEST}"
+
+
 class Ops:
-    """The ops of one project. Each is published once per upload; the server ignores what it has already."""
+    """The ops of one project. Each is published once per upload; the server ignores what it has already.
+
+    May be used by several threads: the first that wants an op publishes it, the others wait for the answer.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._refs: dict[str, str] = {}
-        self._file_digest: str | None = None
+        self._refs: dict[str, Future[str]] = {}
         self._lock = threading.Lock()
+        self._file_digest: str | None = None
+        self._file_lock = threading.Lock()
         self.refused: dict[str, str] = {}
 
     def ref(self, name: str) -> str:
@@ -48,20 +58,30 @@ class Ops:
         Raises:
             Unreachable: the server could not be reached for as long as the client waits.
         """
+        mine: Future[str] = Future()
         with self._lock:
-            known = self._refs.get(name)
-            if known is None:
-                known = self._refs[name] = self._publish(name)
-            return known
+            ref = self._refs.setdefault(name, mine)
+        if ref is mine:
+            try:
+                ref.set_result(self._publish(name))
+            except BaseException as error:  # noqa: BLE001
+                # for those who wait; it is raised here, too
+                ref.set_exception(error)
+        return ref.result()
 
     def _publish(self, name: str) -> str:
         object_id = op_object_id(name)
         try:
-            if self._file_digest is None:
-                self._file_digest = self._client.create_file("obj.py", OP_CODE)
-            value = {"_type": "CustomWeaveType", "weave_type": {"type": "Op"}, "files": {"obj.py": self._file_digest}}
+            value = {"_type": "CustomWeaveType", "weave_type": {"type": "Op"}, "files": {"obj.py": self._file()}}
             digest = self._client.create_object(object_id, value)
         except Rejected as error:
             self.refused[name] = str(error)
             return object_id
         return f"weave:///{self._client.project_id}/op/{object_id}:{digest}"
+
+    def _file(self) -> str:
+        """The digest of the piece of code, which is stored before the first object that refers to it."""
+        with self._file_lock:
+            if self._file_digest is None:
+                self._file_digest = self._client.create_file("obj.py", OP_CODE)
+            return self._file_digest

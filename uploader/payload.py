@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -109,6 +109,11 @@ class Encoded:
         """The call as an item of `/v2/…/calls/complete`."""
         return (b"{", *self._beginning(), b",", *self._ending(), b"}")
 
+    def referring_to(self, op_ref: str) -> Encoded:
+        """The call with another reference to its op."""
+        head: dict[str, Any] = orjson.loads(b"{" + self.head + b"}")
+        return replace(self, head=_members({**head, "op_name": op_ref}))
+
     def start(self) -> Pieces:
         """The beginning as an item of `/call/upsert_batch`, for servers without the newer route."""
         return (b'{"mode":"start","req":{"start":{', *self._beginning(), b"}}}")
@@ -135,7 +140,7 @@ def encode_trajectory(
 ) -> list[Encoded]:
     """The calls of a trajectory, in its order. All calls are ended or belong to a process that is gone.
 
-    `op_ref` gives, for a recorded op name, the reference of the published op (or a plain name). `redact`: keys whose
+    `op_ref` gives, for a recorded op name, what the call refers to (see `ops`). `redact`: keys whose
     values are left out, in attributes, inputs and outputs at any depth. `lessen` leaves out fields of
     both. `links`: attempt -> its W&B run, as entity/project/id.
     """

@@ -13,9 +13,9 @@ from ..reader.runs import UNKNOWN
 from ..reader.unknown_names import look_for_names, unknown_names
 from ..schemas.errors import BadFilter, CannotStart
 from ..schemas.redaction import KeyPatterns
+from .access import open_target
 from .check import CHECKS
 from .choose import Choosing
-from .client import Client
 from .estimate import FREE_MONTH, estimate, last_rate
 from .folders import folders_without_runs, why_unreadable
 from .follow import Seen
@@ -26,7 +26,7 @@ from .network import one_network
 from .replay import WORKERS, Options, measure, replay, settling_of
 from .result import RunReport, Unopened, UploadResult
 from .settle import SETTLE, HasScore, Settling, has_score
-from .target import Target, resolve, split_project
+from .target import Target, split_project
 from .wandb_options import WandbOptions
 
 __all__ = ["upload"]
@@ -163,6 +163,15 @@ class _Upload:
         self._errors: list[CannotStart] = []
 
     def look(self) -> Seen:
+        try:
+            return self._look()
+        finally:
+            # the next look may be minutes away
+            for target in self._targets.values():
+                if isinstance(target, Target):
+                    target.http.close()
+
+    def _look(self) -> Seen:
         began = time.monotonic()
         result = self._result
         runs = find_runs(self._path)
@@ -246,14 +255,9 @@ class _Upload:
 
     def _resolve(self, name: str | None) -> Target | CannotStart:
         try:
-            max_wait = self._options.max_wait
-            target = resolve(name, entity=self._entity, project=self._project, max_wait=max_wait)
-            client = Client(target, max_wait=max_wait)
-            client.check()
-            client.disconnect()
+            return open_target(name, entity=self._entity, project=self._project, max_wait=self._options.max_wait)
         except CannotStart as error:
             return error
-        return target
 
     def _report(self, run: Run, target: Target | None) -> RunReport:
         if target is not None:

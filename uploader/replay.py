@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from .feedback import give_feedback
 from .folders import damaged_files
 from .ledger import Ledger, Place, state_folder
 from .lessen import Lessen
-from .ops import OBJECT_DIGEST, Ops, op_object_id
+from .ops import Ops, expected_ref, op_object_id
 from .payload import encode_trajectory
 from .plan import Batch, Plan
 from .result import STORED_OTHERWISE, WAITS_FOR_SEGMENT, RunReport
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = ["WORKERS", "Options", "measure", "replay", "settling_of"]
 
-# Requests under way at once. The server's inserts are what takes the time; more would only queue up there.
-WORKERS = 4
+# Requests under way at once. Each waits twice for an answer: with 50 ms to the server eight carry what can be read
+# meanwhile. W&B's own client has four threads more than the machine has cores. More would take memory, 16 MiB each, and
+# queue up where the server's inserts are what takes the time.
+WORKERS = 8
 # A torn end per killed worker is ordinary; more than this says nothing new.
 DAMAGES_NOTED = 5
 # Calls named in the note; --json has more.
@@ -94,16 +97,13 @@ def measure(run: Run, report: RunReport, settling: Settling, options: Options, t
     if options.wandb.only:
         return
 
-    def op_ref(name: str) -> str:
-        return f"weave:///{report.target}/op/{op_object_id(name)}:{OBJECT_DIGEST}"
-
     reading = Reading()
     settling.watch(reading.damages)
     choice = choice_of(run, report, options)
     plan = Plan(
         report,
         report.target,
-        op_ref,
+        partial(expected_ref, report.target),
         settling,
         redact=options.redact,
         choice=choice,
@@ -217,6 +217,7 @@ class _Replay:
         """Read the run once; gives the ids of trajectories that the ledger remembers and the server does not have."""
         sender = Sender(
             self._client,
+            self._ops,
             self._report,
             self._tell,
             ledger=self._ledger,
@@ -224,19 +225,12 @@ class _Replay:
             trusting=self._options.trusting,
         )
 
-        def op_ref(name: str) -> str:
-            try:
-                return self._ops.ref(name)
-            except Unreachable as error:
-                sender.give_up(str(error))
-                return op_object_id(name)
-
         # to compare it, every call has to be read
         believe = self._options.check != "deep" and only is None and self._ledger.one_form
         plan = Plan(
             self._report,
             self._client.project_id,
-            op_ref,
+            sender.op_ref,
             self._settling,
             self._ledger,
             believe=believe,
@@ -287,7 +281,7 @@ class _Replay:
                 f"progress cannot be kept ({self._ledger.trouble}): the next upload asks the server for everything;"
                 " --state-dir names another folder"
             )
-        for name, words in self._ops.refused.items():
+        for name, words in sorted(self._ops.refused.items()):
             self._report.note(f"the server refuses the op {name} as an object; its calls carry the plain name: {words}")
         if self._client.legacy:
             self._report.note(

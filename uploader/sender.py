@@ -12,6 +12,7 @@ from .check import DIFFERS, compare, count_traces, same_in_brief
 from .client import Client, Unreachable
 from .heavy import Lightener
 from .ledger import Ledger
+from .ops import Ops, expected_ref
 from .outcome import Outcome, Refused
 from .payload import Encoded
 from .plan import MAX_TRACES, Batch, Trace
@@ -48,6 +49,7 @@ class Sender:
     def __init__(
         self,
         client: Client,
+        ops: Ops,
         report: RunReport,
         tell: Callable[[], None],
         *,
@@ -56,6 +58,9 @@ class Sender:
         trusting: bool = False,
     ) -> None:
         self._client = client
+        self._ops = ops
+        # op name -> what calls refer to unless the server says otherwise
+        self._op_refs: dict[str, str] = {}
         self._lightener = Lightener(client)
         client.lighten = self._lightener.refused
         self._report = report
@@ -64,7 +69,8 @@ class Sender:
         self._check = check
         self._trusting = trusting
         self._lock = threading.Lock()
-        self._work: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        # requests, and names of ops to be published before them
+        self._work: queue.SimpleQueue[Batch | str | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(QUEUED)
         self._given_up = ""
         self._bug: BaseException | None = None
@@ -91,9 +97,16 @@ class Sender:
         if self._bug is not None:
             raise self._bug
         self._check_what_is_due(at_least=1)
-        self._client.disconnect()
         self._report.stopped = self._report.stopped or self._given_up
         self._report.for_good = bool(self._report.stopped) and self._client.refused_for_good
+
+    def op_ref(self, name: str) -> str:
+        """What calls of this op refer to; it is published while more is read, and before any of them is sent."""
+        ref = self._op_refs.get(name)
+        if ref is None:
+            ref = self._op_refs[name] = expected_ref(self._client.project_id, name)
+            self._work.put(name)
+        return ref
 
     def put(self, batch: Batch) -> None:
         """Hand over a request; waits while enough are under way."""
@@ -107,17 +120,27 @@ class Sender:
 
     def _run(self) -> None:
         while True:
-            batch = self._work.get()
-            if batch is None:
-                self._client.disconnect()
+            work = self._work.get()
+            if work is None:
                 return
-            self._room.release()
             try:
-                self._deal_with(batch)
+                if isinstance(work, str):
+                    self._publish(work)
+                else:
+                    self._room.release()
+                    self._deal_with(work)
             except BaseException as error:  # noqa: BLE001
                 # shown by the thread that started the upload; the work goes on so that it does not block
                 self._bug = self._bug or error
                 self.give_up(f"{type(error).__name__}: {error}")
+
+    def _publish(self, op: str) -> None:
+        if self._given_up:
+            return
+        try:
+            self._ops.ref(op)
+        except Unreachable as error:
+            self.give_up(str(error))
 
     def _deal_with(self, batch: Batch) -> None:
         left = {call.id: call for call in batch.calls}
@@ -147,6 +170,7 @@ class Sender:
     def _ask_and_send(self, batch: Batch, left: dict[str, Encoded]) -> None:
         rows = self._client.rows(list(left), ("id", "ended_at", "attributes", "wb_run_id"))
         known = {row["id"]: row for row in rows}
+        self._refer_to_ops(left)
         there = [left.pop(key) for key, row in known.items() if row.get("ended_at") is not None and key in left]
         same = {call.id for call in there if same_in_brief(call, known[call.id])}
         with self._lock:
@@ -166,6 +190,14 @@ class Sender:
         self._settle(batch, left, outcome)
         if self._check == "deep":
             self._compare(outcome.stored)
+
+    def _refer_to_ops(self, left: dict[str, Encoded]) -> None:
+        """Wait until the ops are published; where the server has another reference than expected, calls get that."""
+        refs = {name: self._ops.ref(name) for name in {call.op for call in left.values()}}
+        other = {name: ref for name, ref in refs.items() if ref != self._op_refs.get(name)}
+        for key, call in left.items() if other else ():
+            if call.op in other:
+                left[key] = call.referring_to(other[call.op])
 
     def _lighten(self, batch: Batch, left: dict[str, Encoded]) -> None:
         """Files for what is too large for a row; a call whose files are refused is failed, its neighbours go on."""

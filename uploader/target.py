@@ -7,20 +7,22 @@ called: nothing is patched, no tracer provider is installed, nobody is called bu
 from __future__ import annotations
 
 import base64
+import contextlib
 import gc
 import os
 import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ..schemas.errors import CannotStart, MissingExtra, NoAnswer
-from .transport import Patience, Transient, Unreachable
+from .transport import Http, Patience, Transient, Unreachable
 
-__all__ = ["Target", "authorization_of", "load_weave", "resolve", "split_project"]
+__all__ = ["Named", "Target", "authorization_of", "load_weave", "name_target", "resolve", "split_project"]
 
 # What W&B replaces in the name of a project that is made.
 _NOT_IN_NAMES = re.compile(r"[/\\#?%:]")
@@ -50,6 +52,11 @@ class Target:
     def project_id(self) -> str:
         """`entity/project`, the server's name for it."""
         return f"{self.entity}/{self.project}"
+
+    @cached_property
+    def http(self) -> Http:
+        """Connections to the trace server, which whoever asks it about this project shares."""
+        return Http(self.trace_url, self.authorization)
 
     @property
     def page(self) -> str:
@@ -96,6 +103,18 @@ def resolve(
         MissingExtra: `weave` is not installed.
         CannotStart: no key, a wrong one, no such entity, no permission, no connection.
     """
+    named = name_target(recorded, entity=entity, project=project, max_wait=max_wait)
+    return named.made() if make else named.found()
+
+
+def name_target(
+    recorded: str | None, *, entity: str | None = None, project: str | None = None, max_wait: float = 0.0
+) -> Named:
+    """The Weave project of a run by the name that was asked for; the server may have it under another, or not yet.
+
+    Raises:
+        MissingExtra, CannotStart: as `resolve`.
+    """
     name = split_project(recorded, entity, project)
     weave = load_weave()
     authorization, credential = authorization_of(weave)
@@ -108,17 +127,15 @@ def resolve(
         raise CannotStart(
             f"the account at {base_url} has no default entity", hint="name one with --entity or WANDB_ENTITY"
         )
-    wanted = ProjectName(owner, name.project)
-    stored = _made(asking, api, wanted) if make else _found(asking, api, wanted)
-    return Target(
+    target = Target(
         entity=owner,
-        project=stored or name.project,
-        exists=bool(stored),
+        project=name.project,
         trace_url=weave.env.weave_trace_server_url().rstrip("/"),
         app_url=weave.wandb.app_url(weave.env.wandb_frontend_base_url()).rstrip("/"),
         authorization=authorization,
         credential=credential,
     )
+    return Named(target, api, asking)
 
 
 class _Weave(NamedTuple):
@@ -167,28 +184,44 @@ def _key_in_words(key: str) -> str:
     return f"the API key ending in {key[-4:]}" if len(key) >= 20 else "the API key"
 
 
-def _name_on_server(asking: _Asking, api: Any, name: ProjectName) -> str:
-    """The name under which the server has the project; "" where it has none of this very name."""
-    answer = asking.answer(lambda: api.project(name.entity, name.project)) or {}
-    return str(answer["project"]["name"]) if answer.get("project") else ""
+@dataclass(frozen=True)
+class Named:
+    """A project that the W&B API was not asked about yet: `target` is what it is if it exists under this very name."""
 
+    target: Target
+    api: Any
+    asking: _Asking
 
-def _found(asking: _Asking, api: Any, name: ProjectName) -> str:
-    """The name of a project that is there, which is another where the server had to change it; "" without one."""
-    changed = ProjectName(name.entity, _NOT_IN_NAMES.sub("-", name.project))
-    names = dict.fromkeys((name, changed))
-    return next(filter(None, (_name_on_server(asking, api, one) for one in names)), "")
+    def made(self) -> Target:
+        """The project on the server, which is made where it is not there; `target` itself where that was right.
 
+        Raises:
+            CannotStart
+        """
+        target, asking = self.target, self.asking
+        if stored := self._name_on_server(target.project):
+            return target if stored == target.project else replace(target, project=stored)
+        made = asking.answer(lambda: self.api.upsert_project(project=target.project, entity=target.entity)) or {}
+        model = (made.get("upsertModel") or {}).get("model")
+        if not model:
+            raise CannotStart(f"{asking.base_url} did not create the project {target.project_id}")
+        return replace(target, project=str(model["name"]))
 
-def _made(asking: _Asking, api: Any, name: ProjectName) -> str:
-    """The name of the project, made where it is not there."""
-    if stored := _name_on_server(asking, api, name):
-        return stored
-    made = asking.answer(lambda: api.upsert_project(project=name.project, entity=name.entity)) or {}
-    model = (made.get("upsertModel") or {}).get("model")
-    if not model:
-        raise CannotStart(f"{asking.base_url} did not create the project {name.entity}/{name.project}")
-    return str(model["name"])
+    def found(self) -> Target:
+        """The project if it is there, under another name where the server had to change it; else `exists` is False.
+
+        Raises:
+            CannotStart
+        """
+        target = self.target
+        names = dict.fromkeys((target.project, _NOT_IN_NAMES.sub("-", target.project)))
+        stored = next(filter(None, map(self._name_on_server, names)), "")
+        return replace(target, project=stored or target.project, exists=bool(stored))
+
+    def _name_on_server(self, project: str) -> str:
+        """The name under which the server has the project; "" where it has none of this very name."""
+        answer = self.asking.answer(lambda: self.api.project(self.target.entity, project)) or {}
+        return str(answer["project"]["name"]) if answer.get("project") else ""
 
 
 @dataclass(frozen=True)
@@ -219,6 +252,16 @@ class _Asking:
                     ) from None
 
     def _ask(self, question: Callable[[], Any]) -> Any:
+        with _ONE_AT_A_TIME, warnings.catch_warnings(), _collected():
+            # weave calls its GraphQL client with deprecated arguments and leaves connections to the collector
+            warnings.simplefilter("ignore")
+            answer, trouble = self._tried(question)
+        if trouble is not None:
+            raise trouble
+        return answer
+
+    def _tried(self, question: Callable[[], Any]) -> tuple[Any, CannotStart | Transient | None]:
+        """The answer, or what to raise: later, since the error that it stands for holds on to a connection."""
         from gql.transport import exceptions as gql_errors
         from gql.transport import httpx as gql_http
 
@@ -226,33 +269,27 @@ class _Asking:
         httpx: Any = gql_http.httpx
 
         try:
-            with _ONE_AT_A_TIME, warnings.catch_warnings():
-                # weave calls its GraphQL client with deprecated arguments and leaves connections to the collector
-                warnings.simplefilter("ignore")
-                try:
-                    return question()
-                finally:
-                    gc.collect()
+            return question(), None
         except self.weave.wandb.AuthenticationError as error:
-            raise CannotStart(f"W&B credentials: {error}") from None
+            return None, CannotStart(f"W&B credentials: {error}")
         except gql_errors.TransportQueryError as error:
             words = "; ".join(str(item.get("message", item)) for item in error.errors or []) or str(error)
-            raise CannotStart(
+            return None, CannotStart(
                 f"{self.base_url} refuses the project {self.about}: {words}",
                 hint="does the entity exist, and may this key write to it? (--entity, --project)",
-            ) from None
+            )
         except gql_errors.TransportServerError as error:
-            raise self._server_error(error.code) from None
+            return None, self._server_error(error.code)
         except (httpx.HTTPError, gql_errors.TransportError, OSError) as error:
             code = getattr(getattr(error, "response", None), "status_code", None)
             if code is not None:
-                raise self._server_error(code) from None
+                return None, self._server_error(code)
             if any(type(reason).__name__ in _LOST_ON_THE_WAY for reason in _reasons(error)):
-                raise Transient(f"does not answer: {error or type(error).__name__}") from None
-            raise NoAnswer(
+                return None, Transient(f"does not answer: {error or type(error).__name__}")
+            return None, NoAnswer(
                 f"cannot reach {self.base_url}: {error or type(error).__name__}",
                 hint="is the host up, and is WANDB_BASE_URL right?",
-            ) from None
+            )
 
     def _server_error(self, code: int | None) -> CannotStart | Transient:
         if code == 401:
@@ -268,6 +305,22 @@ class _Asking:
         if code is not None and (code == 429 or code >= 500):
             return Transient(f"answers HTTP {code}", status=code)
         return CannotStart(f"{self.base_url} answers HTTP {code}", hint="check WANDB_BASE_URL")
+
+
+@contextlib.contextmanager
+def _collected() -> Iterator[None]:
+    """What is left of the block is collected at its end, and not looked for in all that was there before: that takes
+    0.06 s of an ordinary process."""
+    # who has frozen its objects wants them to stay so
+    freeze = not gc.get_freeze_count()
+    if freeze:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        gc.collect()
+        if freeze:
+            gc.unfreeze()
 
 
 def _reasons(error: BaseException | None) -> Iterator[BaseException]:

@@ -26,6 +26,8 @@ TIMEOUT = (10.0, 120.0)
 # First and longest wait between attempts, in seconds.
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 30.0
+# Connections that stay open for the next request: as many as requests may be under way at once.
+OPEN_CONNECTIONS = 64
 # More of an error page tells nobody anything.
 WORDS_LIMIT = 500
 
@@ -59,12 +61,15 @@ class Unreachable(VerlTraceError):
 
 
 class Http:
-    """POST to one server, a connection per thread. `authorization` gives the header with the user's credentials."""
+    """POST to one server, over connections that stay open and that all threads share. `authorization` gives the header
+    with the user's credentials."""
 
     def __init__(self, url: str, authorization: Callable[[], str]) -> None:
         self.url = url
         self._authorization = authorization
+        # a session is for one thread, what keeps the connections for all
         self._local = threading.local()
+        self._connections = requests.adapters.HTTPAdapter(pool_maxsize=OPEN_CONNECTIONS)
         self._verify = verification()
         if self._verify is False:
             # the user has said so; a warning for every request tells nothing new
@@ -139,15 +144,14 @@ class Http:
         raise Refusal(words, status=answer.status_code, field=_field(answer), code=_code(answer))
 
     def close(self) -> None:
-        """Close the calling thread's connection; the next request opens another."""
-        session: requests.Session | None = getattr(self._local, "session", None)
-        if session is not None:
-            session.close()
+        """Close the connections; the next request opens another."""
+        self._connections.close()
 
     def _session(self) -> requests.Session:
         session: requests.Session | None = getattr(self._local, "session", None)
         if session is None:
             session = self._local.session = requests.Session()
+            session.mount(self.url, self._connections)
             session.auth = self._authorize
             session.headers["User-Agent"] = f"verl-trace/{metadata.version('verl-trace')}"
         return session
