@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from urllib3.connection import HTTPConnection
 
 from verl_trace.schemas.errors import CannotStart
 from verl_trace.uploader import upload
@@ -92,6 +93,23 @@ def test_no_call_is_sent_without_its_op(proxy: Any, recording: Any, fault: Any) 
     assert (result.sent, result.failed) == (0, 6)
     assert "HTTP 403" in result.stopped
     assert proxy.sent("/calls/complete") == []
+
+
+def test_who_waits_for_the_ops_code_gives_up_with_who_asked(
+    proxy: Any, writer: Any, project: str, tmp_path: Path, fault: Any
+) -> None:
+    """A server that does not take it is asked by one thread, not by one after the other for as long as each waits."""
+    recording = writer(tmp_path / "runs", project)
+    for number in range(4):
+        recording.call(f"A.op_{number}")
+    recording.close()
+    proxy.decide = lambda path, body: fault(503, stall=0.5) if path == "/file/create" else None
+
+    result = upload(recording.folder, workers=4, max_wait=0.0)
+
+    assert (result.sent, result.failed) == (0, 4)
+    assert "HTTP 503" in result.stopped
+    assert len(proxy.sent("/file/create")) == 1
 
 
 def test_both_servers_are_asked_at_once(proxy: Any, recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,3 +208,36 @@ def test_connections_are_kept(proxy: Any, recording: Any, monkeypatch: pytest.Mo
 
     assert (result.sent, len(opened)) == (6, 1)
     assert len(proxy.requests) > 5
+
+
+def test_connections_of_one_project_at_a_time(
+    proxy: Any, writer: Any, project: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder may hold runs of many projects: what was opened for the others is closed when one is sent."""
+    for number in range(3):
+        recording = writer(tmp_path / "runs", f"{project}-{number}", f"exp{number}")
+        recording.call("A.run")
+        recording.close()
+    kept, most = set[Any](), 0
+    connect, close = HTTPConnection.connect, HTTPConnection.close
+
+    def opened(connection: HTTPConnection) -> None:
+        nonlocal most
+        connect(connection)
+        if connection.port == proxy.server_port:
+            kept.add(connection)
+            most = max(most, len(kept))
+
+    def closed(connection: HTTPConnection) -> None:
+        kept.discard(connection)
+        close(connection)
+
+    monkeypatch.setattr(HTTPConnection, "connect", opened)
+    monkeypatch.setattr(HTTPConnection, "close", closed)
+
+    result = upload(tmp_path / "runs", workers=1)
+
+    assert (result.sent, len(result.runs)) == (3, 3)
+    # one that was just opened, before those of the project before it are closed
+    assert most <= 2
+    assert kept == set()
