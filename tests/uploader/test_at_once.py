@@ -14,6 +14,7 @@ from verl_trace.schemas.errors import CannotStart
 from verl_trace.uploader import upload
 from verl_trace.uploader.ops import OBJECT_DIGEST
 from verl_trace.uploader.target import resolve
+from verl_trace.uploader.transport import Http
 
 Stored = Callable[[str], dict[str, Any]]
 WRITES = ("/file/create", "/obj/create", "/calls/complete", "/call/upsert_batch")
@@ -192,9 +193,9 @@ def test_a_refusal_does_not_wait_for_a_server_that_is_away(
     assert ended == ["told"]
 
 
-def test_connections_are_kept(proxy: Any, recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first question's connection serves all requests that come one after the other, in whatever thread."""
-    resolve(recording.project)
+@pytest.fixture
+def opened(proxy: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The connections that the proxy has accepted."""
     opened: list[Any] = []
     accept = proxy.get_request
 
@@ -203,6 +204,25 @@ def test_connections_are_kept(proxy: Any, recording: Any, monkeypatch: pytest.Mo
         return found
 
     monkeypatch.setattr(proxy, "get_request", get_request)
+    return opened
+
+
+def test_a_connection_is_kept_whatever_the_address_looks_like(proxy: Any, opened: list[Any], fault: Any) -> None:
+    """What is sent is not always the address as it was given: letters and spaces get another form in it."""
+    proxy.decide = lambda path, body: fault(299, content=b"{}")
+    http = Http(f"{proxy.url}/of the Universität", lambda: "Basic x")
+    for _ in range(3):
+        thread = threading.Thread(target=http.post_json, args=("/x", {}))
+        thread.start()
+        thread.join(PATIENCE)
+
+    assert [path for path, _ in proxy.requests] == ["/of%20the%20Universit%C3%A4t/x"] * 3
+    assert len(opened) == 1
+
+
+def test_connections_are_kept(proxy: Any, recording: Any, opened: list[Any]) -> None:
+    """The first question's connection serves all requests that come one after the other, in whatever thread."""
+    resolve(recording.project)
 
     result = upload(recording.folder, workers=1)
 
