@@ -250,7 +250,8 @@ class _Upload:
             self._good_targets[name] = target
             self._disconnect(but=target)
         except CannotStart as error:
-            unreadable = why_unreadable(run)
+            # only its project's name was looked for in its files
+            unreadable = why_unreadable(run) if self._project is None else ""
             reason = unreadable or str(error)
             if self._fail_fast:
                 raise CannotStart(f"{run.folder}: {reason}", hint=error.hint) from None

@@ -118,3 +118,14 @@ def test_a_file_without_its_beginning(writer: Any, project: str, tmp_path: Path)
 
     with pytest.raises(CannotStart, match=r"\.jsonl\.zst does not begin with its header: it is cut off or damaged"):
         upload(folder, dry_run=True)
+
+
+def test_what_has_nothing_to_do_with_it(proxy: Any, writer: Any, fault: Any, project: str, tmp_path: Path) -> None:
+    """Where the project is named, a file without its header is not what the upload could not start for."""
+    folder, _, whole = recorded(writer, tmp_path / "runs", project)
+    for sealed in folder.glob("*.zst"):
+        sealed.write_bytes(whole[:100])
+    proxy.decide = lambda path, body: fault(403)
+
+    with pytest.raises(CannotStart, match=r"refuses access.*HTTP 403"):
+        upload(folder, project=project)
