@@ -133,8 +133,8 @@ def upload(
     WANDB_ENTITY; so are proxies and certificate authorities: HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE, REQUESTS_CA_BUNDLE.
 
     Exit codes: 0 every call that was asked for has arrived; 1 some failed, must wait, differ, lack a picture or array,
-    or could not be read, or a W&B run was not synced; 2 it could not start; 5 it had to stop before the end: the server
-    was gone for --max-wait or withdrew access.
+    or could not be read, or a file is damaged, or a W&B run was not synced; 2 it could not start; 5 it had to stop
+    before the end: the server was gone for --max-wait or withdrew access.
 
     Example: verl-trace upload runs/exp1 --dry-run
     """

@@ -7,7 +7,9 @@ tell what was missing.
 A sealed file was published whole, with a checksum: one that is cut off or damaged is a copy that is not whole, yet or
 any more. What looks unfinished there waits for a better one; a call that it lacks entirely can still be added then.
 
-Of a packed run more is known: which files it had, and their checksums. There what may have its score in a part that is
+So does what awaits its score, which may lie in the damaged part of whichever process has it.
+
+Of a packed run more is known: which files it had, and their checksums. There what may have its score in a file that is
 missing waits, too.
 """
 
@@ -63,6 +65,11 @@ class Gaps:
         damaged = (segment.path.name for segment in self._spoilt)
         names = [*self._names, *sorted(name for name in damaged if name not in self._names)]
         return [*names, self._next_name] if self._open_end else names
+
+    @property
+    def damaged(self) -> bool:
+        """Whether a sealed segment is not whole; known once the first pass over the run is done."""
+        return bool(self._spoilt)
 
     @property
     def _certain(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from ..schemas.errors import Rejected
@@ -47,9 +48,9 @@ class Ops:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._refs: dict[str, Future[str]] = {}
+        # the digest of the piece of code, once somebody has asked for it
+        self._files: dict[str, Future[str]] = {}
         self._lock = threading.Lock()
-        self._file_digest: str | None = None
-        self._file_lock = threading.Lock()
         self.refused: dict[str, str] = {}
 
     def ref(self, name: str) -> str:
@@ -58,30 +59,29 @@ class Ops:
         Raises:
             Unreachable: the server could not be reached for as long as the client waits.
         """
+        return self._once(self._refs, name, self._publish)
+
+    def _once(self, answers: dict[str, Future[str]], name: str, ask: Callable[[str], str]) -> str:
+        """The answer, or the error, that whoever came first got: nobody asks again where somebody has given up."""
         mine: Future[str] = Future()
         with self._lock:
-            ref = self._refs.setdefault(name, mine)
-        if ref is mine:
+            answer = answers.setdefault(name, mine)
+        if answer is mine:
             try:
-                ref.set_result(self._publish(name))
+                answer.set_result(ask(name))
             except BaseException as error:  # noqa: BLE001
                 # for those who wait; it is raised here, too
-                ref.set_exception(error)
-        return ref.result()
+                answer.set_exception(error)
+        return answer.result()
 
     def _publish(self, name: str) -> str:
         object_id = op_object_id(name)
         try:
-            value = {"_type": "CustomWeaveType", "weave_type": {"type": "Op"}, "files": {"obj.py": self._file()}}
+            # stored before the first object that refers to it
+            code = self._once(self._files, "obj.py", lambda file: self._client.create_file(file, OP_CODE))
+            value = {"_type": "CustomWeaveType", "weave_type": {"type": "Op"}, "files": {"obj.py": code}}
             digest = self._client.create_object(object_id, value)
         except Rejected as error:
             self.refused[name] = str(error)
             return object_id
         return f"weave:///{self._client.project_id}/op/{object_id}:{digest}"
-
-    def _file(self) -> str:
-        """The digest of the piece of code, which is stored before the first object that refers to it."""
-        with self._file_lock:
-            if self._file_digest is None:
-                self._file_digest = self._client.create_file("obj.py", OP_CODE)
-            return self._file_digest

@@ -167,9 +167,13 @@ class _Upload:
             return self._look()
         finally:
             # the next look may be minutes away
-            for target in self._targets.values():
-                if isinstance(target, Target):
-                    target.http.close()
+            self._disconnect()
+
+    def _disconnect(self, but: Target | None = None) -> None:
+        """Close the connections for all projects but this one: there may be many, each with as many as workers."""
+        for target in self._targets.values():
+            if isinstance(target, Target) and target is not but:
+                target.http.close()
 
     def _look(self) -> Seen:
         began = time.monotonic()
@@ -197,6 +201,7 @@ class _Upload:
             if target is not None and target.project_id in gone:
                 result.unopened.append(Unopened(str(run.folder), f"not begun: {gone[target.project_id]}"))
                 continue
+            self._disconnect(but=target)
             report = self._one(run, target, settling[id(run)])
             if report.stopped and target is not None:
                 gone[target.project_id] = report.stopped
@@ -243,8 +248,10 @@ class _Upload:
             if isinstance(target, CannotStart):
                 raise target
             self._good_targets[name] = target
+            self._disconnect(but=target)
         except CannotStart as error:
-            unreadable = why_unreadable(run)
+            # only its project's name was looked for in its files
+            unreadable = why_unreadable(run) if self._project is None else ""
             reason = unreadable or str(error)
             if self._fail_fast:
                 raise CannotStart(f"{run.folder}: {reason}", hint=error.hint) from None

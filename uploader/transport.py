@@ -151,7 +151,8 @@ class Http:
         session: requests.Session | None = getattr(self._local, "session", None)
         if session is None:
             session = self._local.session = requests.Session()
-            session.mount(self.url, self._connections)
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, self._connections)
             session.auth = self._authorize
             session.headers["User-Agent"] = f"verl-trace/{metadata.version('verl-trace')}"
         return session

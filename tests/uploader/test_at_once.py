@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from urllib3.connection import HTTPConnection
 
 from verl_trace.schemas.errors import CannotStart
 from verl_trace.uploader import upload
 from verl_trace.uploader.ops import OBJECT_DIGEST
 from verl_trace.uploader.target import resolve
+from verl_trace.uploader.transport import Http
 
 Stored = Callable[[str], dict[str, Any]]
 WRITES = ("/file/create", "/obj/create", "/calls/complete", "/call/upsert_batch")
@@ -92,6 +94,23 @@ def test_no_call_is_sent_without_its_op(proxy: Any, recording: Any, fault: Any) 
     assert (result.sent, result.failed) == (0, 6)
     assert "HTTP 403" in result.stopped
     assert proxy.sent("/calls/complete") == []
+
+
+def test_who_waits_for_the_ops_code_gives_up_with_who_asked(
+    proxy: Any, writer: Any, project: str, tmp_path: Path, fault: Any
+) -> None:
+    """A server that does not take it is asked by one thread, not by one after the other for as long as each waits."""
+    recording = writer(tmp_path / "runs", project)
+    for number in range(4):
+        recording.call(f"A.op_{number}")
+    recording.close()
+    proxy.decide = lambda path, body: fault(503, stall=0.5) if path == "/file/create" else None
+
+    result = upload(recording.folder, workers=4, max_wait=0.0)
+
+    assert (result.sent, result.failed) == (0, 4)
+    assert "HTTP 503" in result.stopped
+    assert len(proxy.sent("/file/create")) == 1
 
 
 def test_both_servers_are_asked_at_once(proxy: Any, recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,9 +193,9 @@ def test_a_refusal_does_not_wait_for_a_server_that_is_away(
     assert ended == ["told"]
 
 
-def test_connections_are_kept(proxy: Any, recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first question's connection serves all requests that come one after the other, in whatever thread."""
-    resolve(recording.project)
+@pytest.fixture
+def opened(proxy: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The connections that the proxy has accepted."""
     opened: list[Any] = []
     accept = proxy.get_request
 
@@ -185,8 +204,60 @@ def test_connections_are_kept(proxy: Any, recording: Any, monkeypatch: pytest.Mo
         return found
 
     monkeypatch.setattr(proxy, "get_request", get_request)
+    return opened
+
+
+def test_a_connection_is_kept_whatever_the_address_looks_like(proxy: Any, opened: list[Any], fault: Any) -> None:
+    """What is sent is not always the address as it was given: letters and spaces get another form in it."""
+    proxy.decide = lambda path, body: fault(299, content=b"{}")
+    http = Http(f"{proxy.url}/of the Universität", lambda: "Basic x")
+    for _ in range(3):
+        thread = threading.Thread(target=http.post_json, args=("/x", {}))
+        thread.start()
+        thread.join(PATIENCE)
+
+    assert [path for path, _ in proxy.requests] == ["/of%20the%20Universit%C3%A4t/x"] * 3
+    assert len(opened) == 1
+
+
+def test_connections_are_kept(proxy: Any, recording: Any, opened: list[Any]) -> None:
+    """The first question's connection serves all requests that come one after the other, in whatever thread."""
+    resolve(recording.project)
 
     result = upload(recording.folder, workers=1)
 
     assert (result.sent, len(opened)) == (6, 1)
     assert len(proxy.requests) > 5
+
+
+def test_connections_of_one_project_at_a_time(
+    proxy: Any, writer: Any, project: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder may hold runs of many projects: what was opened for the others is closed when one is sent."""
+    for number in range(3):
+        recording = writer(tmp_path / "runs", f"{project}-{number}", f"exp{number}")
+        recording.call("A.run")
+        recording.close()
+    kept, most = set[Any](), 0
+    connect, close = HTTPConnection.connect, HTTPConnection.close
+
+    def opened(connection: HTTPConnection) -> None:
+        nonlocal most
+        connect(connection)
+        if connection.port == proxy.server_port:
+            kept.add(connection)
+            most = max(most, len(kept))
+
+    def closed(connection: HTTPConnection) -> None:
+        kept.discard(connection)
+        close(connection)
+
+    monkeypatch.setattr(HTTPConnection, "connect", opened)
+    monkeypatch.setattr(HTTPConnection, "close", closed)
+
+    result = upload(tmp_path / "runs", workers=1)
+
+    assert (result.sent, len(result.runs)) == (3, 3)
+    # one that was just opened, before those of the project before it are closed
+    assert most <= 2
+    assert kept == set()

@@ -66,6 +66,36 @@ def test_nothing_is_stored_as_half_of_itself(
     assert (first.sent + second.sent, second.unreadable, len(stored(project))) == (22, [], 22)
 
 
+def test_scores_that_may_lie_in_it_are_awaited(
+    wandb_login: Any, writer: Any, project: str, stored: Callable[[str], Any], tmp_path: Path
+) -> None:
+    """Also where another process tells them: no call is stored for ever without its reward."""
+    worker, trainer = (writer(tmp_path / "runs", project, pid=pid) for pid in (4711, 4712))
+    for sample in range(10):
+        head = worker.call("Loop.run", step=1, sample_index=sample)
+        told = {"kind": "score", "step": 1, "sample_index": sample, "uid": str(sample), "session": 0}
+        partial = {"status": "partial", "trace_id": head["trace_id"], "scores": {"num_turns": 2}}
+        scored = {"status": "scored", "trace_id": None, "scores": {"reward": 1.0}}
+        worker.write({**told, "source": "agent_loop", **partial})
+        trainer.write({**told, "source": "trainer", "noise": os.urandom(20_000).hex(), **scored})
+    worker.close()
+    trainer.close()
+    path = trainer.path.with_name(trainer.path.name + ".zst")
+    whole = zstandard.ZstdCompressor(write_checksum=True).compress(trainer.path.read_bytes())
+    trainer.path.unlink()
+    path.write_bytes(cut_off(whole))
+
+    first = upload(trainer.folder, settle=0.0, state_dir=tmp_path / "state")
+    every = upload(trainer.folder, settle=0.0, partial=True, dry_run=True).runs[0].to_send
+    path.write_bytes(whole)
+    second = upload(trainer.folder, settle=0.0, state_dir=tmp_path / "state")
+
+    assert 0 < first.sent < 10
+    assert (first.sent + first.waiting, every) == (10, 10)
+    assert (first.sent + second.sent, second.waiting) == (10, 0)
+    assert [call["attributes"]["reward"] for call in stored(project).values()] == [1.0] * 10
+
+
 def test_what_there_is_can_be_sent(
     wandb_login: Any, writer: Any, project: str, stored: Callable[[str], Any], tmp_path: Path
 ) -> None:
@@ -88,3 +118,14 @@ def test_a_file_without_its_beginning(writer: Any, project: str, tmp_path: Path)
 
     with pytest.raises(CannotStart, match=r"\.jsonl\.zst does not begin with its header: it is cut off or damaged"):
         upload(folder, dry_run=True)
+
+
+def test_what_has_nothing_to_do_with_it(proxy: Any, writer: Any, fault: Any, project: str, tmp_path: Path) -> None:
+    """Where the project is named, a file without its header is not what the upload could not start for."""
+    folder, _, whole = recorded(writer, tmp_path / "runs", project)
+    for sealed in folder.glob("*.zst"):
+        sealed.write_bytes(whole[:100])
+    proxy.decide = lambda path, body: fault(403)
+
+    with pytest.raises(CannotStart, match=r"refuses access.*HTTP 403"):
+        upload(folder, project=project)
