@@ -1,8 +1,9 @@
 """A trajectory as a conversation: what was asked, what the model wrote, what the tools returned.
 
 The prompt is taken from the messages that went into the trajectory, else from the decoded prompt, else from its token
-ids. Every turn of the model and every call of a tool below is a turn, in the order in which they began. A trajectory
-of which only the whole is recorded is cut into turns by its `response_mask`.
+ids. Every turn of the model and every call of a tool below is a turn, in the order in which they began; what only
+hands on what a model's call inside of it gave is none. A trajectory of which only the whole is recorded is cut into
+turns by its `response_mask`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import groupby
 from typing import Any
 
 from .calls import Call, Trajectory
-from .kinds import MODEL, PARSER, ROOT, TOOL, kind_of
+from .kinds import MODEL, PARSER, ROOT, TOOL, handing_on, kind_of
 from .payloads import parsed, text_in
 
 __all__ = ["Decode", "ToolCall", "Turn", "conversation"]
@@ -64,8 +65,11 @@ def conversation(trajectory: Trajectory, decode: Decode = None) -> list[Turn]:
     prompt = _messages(root) if root is not None else []
     by_id = {call.id: call for call in trajectory.calls}
     turns: list[Turn] = []
-    for call in trajectory.calls:
-        kind = kind_of(call)
+    kinds = [kind_of(call) for call in trajectory.calls]
+    outer = handing_on((call.id, call.parent_id, kind) for call, kind in zip(trajectory.calls, kinds, strict=True))
+    for call, kind in zip(trajectory.calls, kinds, strict=True):
+        if call.id in outer:
+            continue
         if kind == MODEL:
             if not prompt and not turns:
                 prompt = _prompt_of_model(call, decode)

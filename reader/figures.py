@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from .kinds import MODEL, TOOL
+from .kinds import MODEL, OTHER, TOOL, handing_on
 
 __all__ = ["END", "START", "TEXT", "Figures", "OpFigures", "figures_of"]
 
@@ -55,7 +55,10 @@ class Figures(NamedTuple):
 
 def figures_of(columns: Sequence[Sequence[Any]]) -> Figures:
     """Of the calls of one trajectory in order: the columns of `outline.CallOutline`, up to `seen`."""
-    _, parents, ops, kinds, statuses, durations, tokens, responses, started, ended, places, seen, *_ = columns
+    ids, parents, ops, kinds, statuses, durations, tokens, responses, started, ended, places, seen, *_ = columns
+    outer = handing_on(zip(ids, parents, kinds, strict=True)) if kinds.count(MODEL) > 1 else ()
+    if outer:
+        kinds = [OTHER if call_id in outer else kind for call_id, kind in zip(ids, kinds, strict=True)]
     root = parents.index(None) if None in parents else None
     first = root or 0
     open_calls = sum(not bits & END for bits in seen)
@@ -77,6 +80,7 @@ def figures_of(columns: Sequence[Sequence[Any]]) -> Figures:
         if duration is not None:
             row[6].append(duration)
         if kind == MODEL:
+            row[1] = kind
             if count is not None:
                 counts.append(count)
                 row[5] += count

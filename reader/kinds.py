@@ -6,11 +6,12 @@ verl's names decide, and where a call is of nobody's class, what it gave: token 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
 from .calls import Call
 from .digest import count_of
 
-__all__ = ["LOOKED_AT", "MODEL", "OTHER", "PARSER", "ROOT", "TOOL", "kind_named", "kind_of"]
+__all__ = ["LOOKED_AT", "MODEL", "OTHER", "PARSER", "ROOT", "TOOL", "handing_on", "kind_named", "kind_of"]
 
 ROOT, MODEL, TOOL, PARSER, OTHER = "root", "model", "tool", "parser", "other"
 
@@ -41,3 +42,23 @@ def kind_named(op: str, *, is_root: bool, has_tokens: bool) -> str:
         return PARSER
     # a plain function as a tool is recorded under the tool's name
     return TOOL if name in _TOOL_NAMES or not scope else OTHER
+
+
+def handing_on(calls: Iterable[tuple[str, str | None, str]]) -> set[str]:
+    """Calls of the model with another one of the model inside, whose words they hand on. `calls`: id, parent, kind."""
+    parents: dict[str, str | None] = {}
+    models = set()
+    for call_id, parent, kind in calls:
+        parents[call_id] = parent
+        if kind == MODEL:
+            models.add(call_id)
+    found: set[str] = set()
+    walked: set[str] = set()
+    for model in models if len(models) > 1 else ():
+        above = parents[model]
+        while above is not None and above not in walked:
+            walked.add(above)
+            if above in models:
+                found.add(above)
+            above = parents.get(above)
+    return found

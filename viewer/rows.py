@@ -14,7 +14,7 @@ from ..reader import Trajectory
 from ..reader.conversation import Decode, conversation
 from ..reader.digest import count_of
 from ..reader.facts import trajectory_facts
-from ..reader.kinds import kind_of
+from ..reader.kinds import OTHER, handing_on, kind_of
 from ..reader.payloads import json_text
 from ..reader.score_names import flat_scores
 from ..reader.steps import number_of
@@ -116,6 +116,8 @@ def trajectory_row(run: str, project: str, trajectory: Trajectory) -> Row:
 def call_rows(run: str, trajectory: Trajectory, *, payloads: bool) -> Iterator[Row]:
     """A row a call; without `payloads`, inputs and output are null."""
     place = _place(run, trajectory_facts(trajectory))
+    kinds = {call.id: kind_of(call) for call in trajectory.calls}
+    outer = handing_on((call.id, call.parent_id, kinds[call.id]) for call in trajectory.calls)
     for call in trajectory.calls:
         exception = call.exception
         yield {
@@ -124,7 +126,7 @@ def call_rows(run: str, trajectory: Trajectory, *, payloads: bool) -> Iterator[R
             "parent_id": call.parent_id,
             "node": call.writer.node,
             "op": call.op,
-            "kind": kind_of(call),
+            "kind": OTHER if call.id in outer else kinds[call.id],
             "status": call.status,
             "started_at": _time(call.started_at),
             "ended_at": _time(call.ended_at),
