@@ -65,10 +65,10 @@ def test_an_end_that_fails_gives_its_items_back(recording: Any, monkeypatch: pyt
     @rollout_trace_op
     def fails() -> Generator[str, None, None]:
         yield "x" * 98
-        raise ValueError
+        raise KeyError
 
     monkeypatch.setattr(generators, "failure", lambda error: 1 / 0)
-    with pytest.raises(ValueError):
+    with pytest.raises(KeyError):
         list(fails())
     assert recording.finish("close")[0]["counters"]["reasons"] == {"internal error finishing": 1}
     assert generators._held == 0
