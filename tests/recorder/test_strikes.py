@@ -15,6 +15,7 @@ import pytest
 
 from verl_trace import record_score, rollout_trace_attr, rollout_trace_op
 from verl_trace.recorder.context import current_attributes, current_span, tracing
+from verl_trace.schemas import repeats
 
 STRIKES = 600
 
@@ -82,6 +83,15 @@ def scored() -> None:
         record_score("reward", function(1))
 
 
+def grown() -> None:
+    """A trajectory whose prompt grows."""
+    ids = IDS.copy()
+    with rollout_trace_attr(step=1):
+        for _ in range(4):
+            function(ids)
+            ids += IDS
+
+
 class Late(KeyboardInterrupt):
     """No Exception."""
 
@@ -122,18 +132,24 @@ def strike(work: Callable[[], None], error: type[BaseException]) -> tuple[int, i
 
 # TimeoutError is an OSError, as a refusing disk's is.
 @pytest.mark.parametrize("error", [TimeoutError, Late])
-@pytest.mark.parametrize("work", [call, long_call, awaited, read, read_async, scored], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("work", [call, long_call, awaited, read, read_async, scored, grown], ids=lambda f: f.__name__)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine")
 def test_wherever_it_strikes(
     recording: Any, work: Callable[[], None], error: type[BaseException], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The handler's exception arrives, what is called afterwards is a root, other threads and the end do not wait."""
+    repeats.prepare()
+    gc.collect()
+    held = repeats._held
     work()
     swallowed, misplaced = strike(work, error)
     # an unfinished generator's finaliser is Python's: what is raised in there reaches nobody
     assert swallowed <= (STRIKES // 50 if "read" in work.__name__ else 0)
     # leaving a `with` is the interpreter's and contextlib's, too
-    assert misplaced <= (STRIKES // 50 if work is scored else 0)
+    assert misplaced <= (STRIKES // 50 if work in (scored, grown) else 0)
+    # what a prompt has in common with the next one is given back with its trajectory
+    gc.collect()
+    assert repeats._held == held
 
     begun = time.monotonic()
     thread = threading.Thread(target=function, args=("in a thread",))
