@@ -95,13 +95,14 @@ class SideFileWriter:
             return self._queue(digest, content)
         lock = self._lock
         for taken in within(lock, STALL_SECONDS) if monotonic() >= self._slow_until else ():
-            if not taken:
-                break
             try:
+                if not taken:
+                    break
                 # inside of our own thread's write: not into the middle of its content
                 return self._queue(digest, content) if self._writing else self._write(digest, content)
             finally:
-                lock.release()
+                if taken:
+                    lock.release()
         return self._queue(digest, content)
 
     def _write(self, digest: str, content: bytes, *, waited: bool = False) -> str:

@@ -74,16 +74,17 @@ class SegmentWriter(Appender):
     def _ensure_open(self) -> str:
         opening = self._opening
         for taken in within(opening, STALL_SECONDS):
-            if not taken:
-                return OPENING
             try:
+                if not taken:
+                    return OPENING
                 if self._segment is not None:
                     return ""
                 reason = self._open_one()
                 if reason:
                     return reason
             finally:
-                opening.release()
+                if taken:
+                    opening.release()
         self.on_open()
         return ""
 
