@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -96,10 +97,9 @@ class Late(KeyboardInterrupt):
     """No Exception."""
 
 
-def repeat(work: Callable[[], None]) -> None:
+def repeat(work: Callable[[], None], struck: list[int]) -> None:
     """In a function of its own: in the jump back of a loop, CPython 3.13 leaves the `try` around it."""
-    end = time.monotonic() + 0.1
-    while time.monotonic() < end:
+    while not struck:
         work()
 
 
@@ -107,8 +107,10 @@ def strike(work: Callable[[], None], error: type[BaseException]) -> tuple[int, i
     """How many of STRIKES came to nothing, and how many left a context behind."""
 
     def handler(number: int, frame: Any) -> None:
+        struck.append(number)
         raise error("limit")
 
+    struck: list[int] = []
     swallowed = misplaced = 0
     chance = random.Random(7)
     # what a collector finalises meanwhile, of earlier tests too, takes the exceptions that come then
@@ -117,9 +119,10 @@ def strike(work: Callable[[], None], error: type[BaseException]) -> tuple[int, i
     before = signal.signal(signal.SIGALRM, handler)
     try:
         for _ in range(STRIKES):
+            struck.clear()
             try:
                 signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 1e-4))
-                repeat(work)
+                repeat(work, struck)
                 swallowed += 1
             except error:
                 pass
@@ -150,8 +153,10 @@ def test_wherever_it_strikes(
     swallowed, misplaced = strike(work, error)
     # an unfinished generator's finaliser is Python's: what is raised in there reaches nobody
     assert swallowed <= (STRIKES // 50 if "read" in work.__name__ else 0)
-    # leaving a `with` is the interpreter's and contextlib's, too
-    assert misplaced <= (STRIKES // 50 if work in (scored, grown) else 0)
+    # leaving a `with` is the interpreter's and contextlib's, too; and Python 3.10 runs handlers when a call has
+    # returned, before its result is stored
+    is_ours = work not in (scored, grown) and sys.version_info >= (3, 11)
+    assert misplaced <= (0 if is_ours else STRIKES // 50)
     # what a prompt has in common with the next one is given back with its trajectory
     gc.collect()
     assert repeats._held == held
@@ -161,7 +166,7 @@ def test_wherever_it_strikes(
     thread.start()
     thread.join()
     ends = recording.finish("end", "close")
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30
     assert [end["output"] for end in ends if end["kind"] == "end"][-1] == "in a thread"
     assert ends[-1]["kind"] == "close"
     assert ends[-1]["counters"]["reasons"].keys() <= {"interrupted"}
