@@ -104,8 +104,11 @@ class Appender:
                 if not (self._hindered or self._writing):
                     return self._write(line, rest)
             finally:
-                # the second: a signal handler raised before `taken` was stored
-                if taken or lock._is_owned():  # type: ignore[attr-defined]
+                # not by one condition: in Python 3.10 a signal handler may raise where that jumps
+                if taken:
+                    lock.release()
+                elif lock._is_owned():  # type: ignore[attr-defined]
+                    # a signal handler raised before `taken` was stored
                     lock.release()
         return self._append_hindered(b"".join((line, *rest)))
 
@@ -118,15 +121,18 @@ class Appender:
             size += sum(map(len, rest))
             if len(rest) >= _MOST_PIECES:
                 line, rest = b"".join((line, *rest)), ()
+        # no condition before the `try`: in Python 3.10 a signal handler may raise where that jumps
         self._writing = True
         segment.records += lines
-        if calls != lines:
-            segment.notes += lines - calls
+        segment.notes += lines - calls
         self.counters.written += calls
         try:
             done = os.writev(segment.fd, (line, *rest)) if rest else os.write(segment.fd, line)
             if done != size:
                 self._write_rest(segment, b"".join((line, *rest)), done)
+            # an exception of a signal handler must find the size right: here, for behind a jump one may be raised
+            segment.size += size
+            self._total += size
         except BaseException as error:
             is_refused = isinstance(error, OSError) and not is_of_handler(error)
             # else a signal handler raised
@@ -143,9 +149,6 @@ class Appender:
             self._writing = False
             if self._deferred:
                 self._write_deferred()
-        # no call before this line: an exception of a signal handler must find the size right
-        segment.size += size
-        self._total += size
         if monotonic() - begun > SLOW_SECONDS:
             self._was_slow(begun, size)
         if segment.size >= self._full_at:
@@ -169,6 +172,7 @@ class Appender:
             end = os.lseek(segment.fd, 0, os.SEEK_END)
             if end == start + size:
                 segment.size += size
+                self._total += size
                 return True
             if end != start:
                 os.ftruncate(segment.fd, start)
@@ -200,12 +204,13 @@ class Appender:
                 return self._lose(reason)
         lock = self._lock
         for taken in within(lock, STALL_SECONDS):
-            if not taken:
-                break
             try:
+                if not taken:
+                    break
                 return self._append_locked(line)
             finally:
-                lock.release()
+                if taken:
+                    lock.release()
         return self._put_aside(line)
 
     def _append_locked(self, line: bytes) -> bool:

@@ -42,8 +42,11 @@ class TracedCallable:
             return MethodType(self, bound.__self__)
         if type(bound) is functools.partial and bound.func is target:
             return functools.partial(self, *bound.args, **bound.keywords)
-        # what it gives does not come back to it
-        return self.__dict__["_again"](bound, self.__dict__["_op"].name) if callable(bound) else bound
+        # what it gives does not come back to it; a class, or a method around one, cannot be decorated
+        inner = bound.__func__ if type(bound) is MethodType else bound
+        if issubclass(type(inner), type) or not callable(bound):
+            return bound
+        return self.__dict__["_again"](bound, self.__dict__["_op"].name)
 
     def __set_name__(self, owner: type, name: str) -> None:
         target = self.__dict__["__wrapped__"]

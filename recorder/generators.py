@@ -145,7 +145,6 @@ class Stream(Span):
             duration = time.perf_counter_ns() - self.begun
             if how == "abandoned" and os.getpid() != self._pid:
                 # the copy that a forked child drops is not the generator that the parent still reads
-                self._items.release()
                 return
             job = None
             if error is None and self.session.token2text:
@@ -160,6 +159,8 @@ class Stream(Span):
             internal("finishing", self.op, trouble, self.session)
         finally:
             self._last = None
+            # also where they were not taken
+            self._items.release()
 
     def _output(self, value: Any, has_text: bool) -> bytes:
         digests, items = self._items.digests, self._items.take()

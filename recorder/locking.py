@@ -13,5 +13,6 @@ __all__ = ["within"]
 
 
 def within(lock: threading.RLock, seconds: float) -> Iterator[bool]:
-    """Whether it was taken: `for taken in within(lock, 1.0):`, a `try` at once, and `release` in its `finally`."""
+    """Whether it was taken: `for taken in within(lock, 1.0):`, a `try` at once, and in its `finally` `if taken:` and
+    `release`. Nothing before the `try`: in Python 3.10 a handler may raise at a condition, too."""
     return map(lock.acquire, (True,), (seconds,))

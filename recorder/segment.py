@@ -64,6 +64,12 @@ class Segment:
             return error.errno != errno.EBADF
         return (status.st_dev, status.st_ino) == self.inode
 
+    def take_descriptor(self) -> int:
+        """The descriptor, for the caller to close; -1 where it does not lead to the file any more. From now on -1."""
+        fd = self.fd if self.is_ours() else -1
+        self.fd = -1
+        return fd
+
     def lines(self) -> int:
         """How many lines are in the file behind the header."""
         with open(self.name, "rb") as file:
@@ -166,7 +172,7 @@ def finish(segment: Segment, reason: str, counters: Counters) -> str:
         "records": segment.records,
         "counters": counters.as_dict(),
     }
-    fd, segment.fd = segment.fd, -1
+    fd = segment.take_descriptor()
     try:
         write_whole(fd, orjson.dumps(record) + b"\n")
     except OSError as error:

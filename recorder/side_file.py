@@ -95,13 +95,14 @@ class SideFileWriter:
             return self._queue(digest, content)
         lock = self._lock
         for taken in within(lock, STALL_SECONDS) if monotonic() >= self._slow_until else ():
-            if not taken:
-                break
             try:
+                if not taken:
+                    break
                 # inside of our own thread's write: not into the middle of its content
                 return self._queue(digest, content) if self._writing else self._write(digest, content)
             finally:
-                lock.release()
+                if taken:
+                    lock.release()
         return self._queue(digest, content)
 
     def _write(self, digest: str, content: bytes, *, waited: bool = False) -> str:
@@ -157,6 +158,9 @@ class SideFileWriter:
 
     def _open_file(self) -> Segment:
         file = self._file
+        if file is not None and not file.is_ours():
+            self._forsake(file)
+            file = None
         if file is not None and file.begin + file.size < FILE_BYTES:
             return file
         new, index = create(self.folder, self._identity, self._about, self._next_index, side_file_name)
@@ -170,8 +174,13 @@ class SideFileWriter:
         """Go on in another file: half a content may be at the end of this one."""
         file, self._file = self._file, None
         if file is not None:
-            fd, file.fd = file.fd, -1
-            close_quietly(fd)
+            close_quietly(file.take_descriptor())
+
+    def _forsake(self, file: Segment) -> None:
+        """Go on in another file: the program closed the descriptor. What was written before is whole."""
+        text = "the program closed its descriptor; large values go on in a new file"
+        warn_once("side-descriptor", f"{file.name}: {text}")
+        self._file = None
 
     # -- in the background thread ------------------------------------------------------------------------------------
 
@@ -204,9 +213,15 @@ class SideFileWriter:
             close_quietly(fd)
 
     def check_health(self) -> None:
-        """Notice a file that was removed while in use: what it held is stored again when it is met again."""
+        """Notice a file that was removed while in use: what it held is stored again when it is met again. And one whose
+        descriptor the program closed."""
         file = self._file
-        if file is None or not file.is_removed():
+        if file is None:
+            return
+        if not file.is_removed():
+            with self._lock:
+                if file is self._file and not file.is_ours():
+                    self._forsake(file)
             return
         warn_once("side-removed", f"{file.name} was removed while in use; the large values in it are lost")
         with self._lock:
@@ -235,13 +250,15 @@ class SideFileWriter:
         self.__init__(self.folder, identity, self._about, self._settings, counters, self._paused)  # type: ignore[misc]
         self.on_queued = on_queued
         for file in inherited:
-            fd, file.fd = file.fd, -1
-            close_quietly(fd)
+            close_quietly(file.take_descriptor())
 
 
 def _finish(file: Segment) -> None:
     """Say that the file is whole, sync and close it: no sealed form will take its place."""
-    fd, file.fd = file.fd, -1
+    fd = file.take_descriptor()
+    if fd < 0:
+        # the program closed it, and what is in the file is whole
+        return
     try:
         write_whole(fd, orjson.dumps({"kind": "close", "blobs": file.records}) + b"\n")
         os.fsync(fd)

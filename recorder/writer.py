@@ -74,16 +74,17 @@ class SegmentWriter(Appender):
     def _ensure_open(self) -> str:
         opening = self._opening
         for taken in within(opening, STALL_SECONDS):
-            if not taken:
-                return OPENING
             try:
+                if not taken:
+                    return OPENING
                 if self._segment is not None:
                     return ""
                 reason = self._open_one()
                 if reason:
                     return reason
             finally:
-                opening.release()
+                if taken:
+                    opening.release()
         self.on_open()
         return ""
 
@@ -159,6 +160,9 @@ class SegmentWriter(Appender):
             time.sleep(SLOW_SECONDS)
             self.drain()
         self._abandon_backlog()
+        segment = self._segment
+        if segment is not None and not segment.is_ours():
+            self._forsake(segment)
         self._write_lost()
         path = self._finished(self._swap(None), "exit")
         if self.counters.pending:
@@ -181,8 +185,7 @@ class SegmentWriter(Appender):
         while self._left:
             segment, broken = self._left.popleft()
             if broken:
-                fd, segment.fd = segment.fd, -1
-                close_quietly(fd)
+                close_quietly(segment.take_descriptor())
             else:
                 self._finished(segment, "rotated")
             paths.append(segment.path)
@@ -311,8 +314,7 @@ class SegmentWriter(Appender):
         old = self._begin_anew()
         if old is None:
             return
-        fd, old.fd = old.fd, -1
-        close_quietly(fd)
+        close_quietly(old.take_descriptor())
         calls = old.records - old.notes
         if calls:
             self.counters.written -= calls
@@ -325,7 +327,7 @@ class SegmentWriter(Appender):
         if old is None:
             return
         # not closed: it is another's
-        old.fd = -1
+        old.take_descriptor()
         self._left.append((old, True))
         try:
             missing = old.records - old.lines()
@@ -345,5 +347,4 @@ class SegmentWriter(Appender):
         self.on_open, self.on_full, self.side = on_open, on_full, side
         side.after_fork(identity, counters)
         for segment in inherited:
-            fd, segment.fd = segment.fd, -1
-            close_quietly(fd)
+            close_quietly(segment.take_descriptor())

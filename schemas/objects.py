@@ -244,7 +244,8 @@ _MANY = 64
 def _numbers(items: list[Any]) -> Any:
     """The JSON of a list that orjson can write by itself and that holds neither texts nor nulls; else None."""
     try:
-        out = orjson.dumps(items)
+        # its own form of a dataclass without public fields is `{}`
+        out = orjson.dumps(items, option=orjson.OPT_PASSTHROUGH_DATACLASS)
     except (TypeError, ValueError, RecursionError):
         return None
     return None if b"n" in out or b'"' in out else orjson.Fragment(out)

@@ -59,25 +59,22 @@ class Repeats:
 
         `numbers` gives the JSON of a list of numbers that begins with an int, None for any other list.
         """
-        # taken out meanwhile, so that no thread finds it half changed
-        known = self._known.pop(name, None)
+        # no thread finds it half changed meanwhile
+        known = self._take_out(name)
         if known is None:
             return self._keep(name, items, numbers)
         count = len(known.items)
         if count > len(items) or _same is None or not _same(known.items, items, count):
-            self._release(known.size)
             return self._keep(name, items, numbers)
         size = known.size
         if count < len(items):
             added = items[count:]
             json = numbers(added)
-            more = 0 if json is None else 8 * len(added) + len(json)
-            if json is None or not _is_flat(json) or not _take(more):
-                self._release(size)
+            if json is None or not _is_flat(json):
                 return None
             known.items.extend(added)
             known.pieces.append(b"," + json[1:-1])
-            size += more
+            size += 8 * len(added) + len(json)
         pieces = known.pieces.copy()
         self._put(name, _Known(known.items, known.pieces, size))
         pieces.append(b"]")
@@ -88,28 +85,39 @@ class Repeats:
         if json is None:
             return None
         size = 8 * len(items) + len(json)
-        if _is_flat(json) and _take(size):
+        if _is_flat(json) and _held + size <= MAX_HELD:
             self._put(name, _Known(items.copy(), [json[:-1]], size))
         return [json]
 
+    # What is held and what is counted change together: no call in between, after which a signal handler may raise.
+
     def _put(self, name: str, known: _Known) -> None:
+        """Hold it where it fits, in place of what another thread, which was at the same prompt, has put there."""
+        global _held
         with _account:
-            self.__class__ = _Holding
-            other, self._known[name] = self._known.get(name), known
-        if other is not None:
-            # of another thread, which was at the same prompt
-            self._release(other.size)
+            more = known.size - (self._known[name].size if name in self._known else 0)
+            if _held + more <= MAX_HELD:
+                self.__class__ = _Holding
+                self._known[name] = known
+                _held += more
+
+    def _take_out(self, name: str) -> _Known | None:
+        global _held
+        with _account:
+            if name not in self._known:
+                return None
+            known = self._known[name]
+            del self._known[name]
+            _held -= known.size
+        return known
 
     def clear(self) -> None:
         """The trajectory is over."""
-        while self._known:
-            self._release(self._known.popitem()[1].size)
+        for name in list(self._known):
+            self._take_out(name)
         with _account:
             if not self._known:
                 self.__class__ = Repeats
-
-    def _release(self, size: int) -> None:
-        _take(-size)
 
 
 class _Holding(Repeats):
@@ -120,22 +128,13 @@ class _Holding(Repeats):
 
     def __del__(self) -> None:
         # at the interpreter's end there may be no account left
-        if _take is not None:
+        if _account is not None:
             self.clear()
 
 
 def _is_flat(json: bytes) -> bool:
     """Whether no list or dict is inside, which may change and stay the same object."""
     return json.rfind(b"[") == 0 and b"{" not in json
-
-
-def _take(size: int) -> bool:
-    global _held
-    with _account:
-        if size > 0 and _held + size > MAX_HELD:
-            return False
-        _held += size
-        return True
 
 
 def after_fork() -> None:

@@ -439,3 +439,20 @@ def test_an_object_binds_as_it_does(recording: Any, decorate: Any) -> None:
     assert Holder.counting.name == "counting"
     starts = recording.finish("start")
     assert len(starts) == (3 if decorate is rollout_trace_op else 0)
+
+
+class Giving(Hybrid):
+    """One that gives a class where it is read, or a method around one."""
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return dict if instance is None else types.MethodType(list, (1, 2))
+
+
+def test_an_object_that_binds_as_a_class(recording: Any) -> None:
+    """Which cannot be decorated: it is what it would have been."""
+
+    class Holder:
+        giving = rollout_trace_op(Giving(len))
+
+    assert Holder.giving is dict
+    assert Holder().giving() == [1, 2]

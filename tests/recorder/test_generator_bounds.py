@@ -59,6 +59,21 @@ def test_all_generators_together_are_bounded(recording: Any, monkeypatch: pytest
     assert generators._held == 0
 
 
+def test_an_end_that_fails_gives_its_items_back(recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trouble of ours at the end of many generators does not take the room of all later ones."""
+
+    @rollout_trace_op
+    def fails() -> Generator[str, None, None]:
+        yield "x" * 98
+        raise KeyError
+
+    monkeypatch.setattr(generators, "failure", lambda error: 1 / 0)
+    with pytest.raises(KeyError):
+        list(fails())
+    assert recording.finish("close")[0]["counters"]["reasons"] == {"internal error finishing": 1}
+    assert generators._held == 0
+
+
 def test_dropped_fields_of_items(unstarted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """VERL_TRACE_DROP_FIELDS reaches into what is yielded and returned."""
     monkeypatch.setenv("VERL_TRACE_DROP_FIELDS", "logprobs")

@@ -300,3 +300,35 @@ calls(10, 5)
     lost = sum(json.loads(line)["records"] for line in data.splitlines() if b'"kind":"lost"' in line)
     assert (kinds["start"], kinds["end"]) == (10, 10)
     assert lost == 10
+
+
+TAKEN = """
+init()
+calls(0, 5)
+Tool().execute(os.urandom(100_000))
+os.closerange(3, 200)
+mine = [open(f"mine{n}", "wb", buffering=0) for n in range(9)]
+"""
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        "calls(5, 5)",
+        "if os.fork(): assert os.wait()[1] == 0\nelse: calls(5, 5)",
+        "for _ in range(3): Tool().execute(os.urandom(100_000))\ntime.sleep(1.2)\ncalls(5, 5)",
+    ],
+    ids=["end", "fork", "large values"],
+)
+def test_files_that_take_our_numbers(tmp_path: Path, then: str) -> None:
+    """They stay open, and hold the records of half a second at most: no large value, no end of a file of ours."""
+    run(tmp_path, TAKEN + then + "\nRolloutTraceConfig.reset()\nfor file in mine: os.fstat(file.fileno())")
+
+    strays = b"".join(path.read_bytes() for path in tmp_path.glob("mine*"))
+    assert {json.loads(line)["kind"] for line in strays.splitlines()} <= {"start", "end"}
+    found = records(tmp_path)
+    lost = sum(record["records"] for record in found if record["kind"] == "lost")
+    assert lost == len(strays.splitlines())
+    blobs = b"".join(path.read_bytes() for path in (tmp_path / "exp1").glob("*.blobs"))
+    assert all(digest.encode() in blobs for record in found for digest in record.get("blobs", ()))
+    assert sum(record["kind"] == "end" for record in found) >= 6

@@ -123,6 +123,7 @@ def wire(value: Any) -> Any:
         (array.array("i", [1, 2]), [1, 2]),
         ({"a": [1, Empty()]}, {"a": [1, EMPTY]}),
         ({"a": [*range(300), Empty()]}, {"a": [*range(300), EMPTY]}),
+        ({1: [*range(300), Empty()]}, {"1": [*range(300), EMPTY]}),
         ({3, 1, 2}, [1, 2, 3]),
         (deque([3, 1]), [3, 1]),
         (OrderedDict(b=1, a=2), {"b": 1, "a": 2}),
