@@ -284,6 +284,7 @@ def test_a_program_that_closes_all_descriptors(tmp_path: Path, reused: bool) -> 
     code = f"""
 init()
 calls(0, 5)
+time.sleep(1)  # as below
 os.closerange(3, 200)
 mine = open("mine", "w") if {reused} else None
 calls(5, 5)
@@ -306,6 +307,7 @@ TAKEN = """
 init()
 calls(0, 5)
 Tool().execute(os.urandom(100_000))
+time.sleep(1)  # threads that have just begun may have a folder open, whose number nobody can save
 os.closerange(3, 200)
 mine = [open(f"mine{n}", "wb", buffering=0) for n in range(9)]
 """
