@@ -31,6 +31,8 @@ __all__ = ["collect"]
 # Slurm kills 30 seconds after SIGTERM unless told otherwise.
 _DEADLINE = "25s"
 _FAILURES_TOLD = 10
+# Slurm, a keyboard, a terminal that closes: each asks for the last pass.
+_ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # The system call that `ionice` makes, which minimal images do not have; threads that are started later inherit it.
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_WHO_PROCESS = 1
@@ -114,6 +116,11 @@ class _Sidecar:
         # by this a signal ends a wait; a lock could be held by whom the signal interrupts
         self._wakes, self._wake = os.pipe()
         self._pace: Pace | None = None
+        # before what is imported later: a job may be over at once
+        for number in _ENDINGS:
+            # `nohup` has it ignored
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: self._end())
 
     def run(self, every: float) -> Report:
         from ..collector import Pace, Report
@@ -122,8 +129,6 @@ class _Sidecar:
         self._target.mkdir(parents=True, exist_ok=True)
         if self._source.exists() and self._source.samefile(self._target):
             raise OSError(errno.EINVAL, "is source and destination at once", str(self._source))
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._end())
         total = Report()
         while not self._ending:
             began = time.monotonic()
@@ -136,6 +141,9 @@ class _Sidecar:
         self._pace = Pace(None, _until(self._deadline))
         if self._source.is_dir():
             self._told(self._pass(self._pace, False), total)
+        # Slurm may send it twice; the interpreter, once it ends, has no handler that keeps the second from killing it
+        for number in _ENDINGS:
+            signal.signal(number, signal.SIG_IGN)
         return total
 
     def _pass(self, pace: Pace, move: bool) -> Report:

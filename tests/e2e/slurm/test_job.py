@@ -30,14 +30,15 @@ from verl_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
 class Loop:
     @rollout_trace_op
     def run(self, n): return os.environ["SLURMD_NODENAME"]
-RolloutTraceConfig.init("me/proj", "exp1", "jsonl")
 until = time.monotonic() + float(sys.argv[1])
+RolloutTraceConfig.init("me/proj", "exp1", "jsonl")
 n = 0
 while time.monotonic() < until:
     with rollout_trace_attr(sample_index=n, step=n // 100): Loop().run(n)
     n += 1
     time.sleep(0.01)
 """
+LEFT = "not everything was collected"
 PATIENCE = 180
 ENDED = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
 
@@ -93,14 +94,17 @@ Submit = Callable[..., Job]
 Contents = Callable[..., dict[str, bytes]]
 
 
-def submitted(slurm: dict[str, str], folder: Path, seconds: float, *options: str) -> Job:
+def submitted(
+    slurm: dict[str, str], folder: Path, seconds: float | str, *options: str, first_in_path: Path | None = None
+) -> Job:
     """The example with a training of so many seconds, in a folder of its own."""
     program = folder / "training.py"
     program.write_text(TRAINING)
     node, shared, log = folder / "node", folder / "shared", folder / "job.log"
+    programs = Path(sys.executable).parent
     environment = {
         **slurm,
-        "PATH": f"{Path(sys.executable).parent}:{slurm['PATH']}",
+        "PATH": f"{first_in_path or programs}:{programs}:{slurm['PATH']}",
         "RUNS": str(shared),
         "VERL_TRACE_DIR": str(node),
         "VERL_TRACE_MIN_FREE": "0",
@@ -126,8 +130,8 @@ def submit(slurm: dict[str, str], tmp_path: Path) -> Iterator[Submit]:
     """Submit the example; what is left of it is cancelled in the end."""
     jobs = []
 
-    def start(seconds: float, *options: str) -> Job:
-        jobs.append(submitted(slurm, tmp_path, seconds, *options))
+    def start(seconds: float | str, *options: str, first_in_path: Path | None = None) -> Job:
+        jobs.append(submitted(slurm, tmp_path, seconds, *options, first_in_path=first_in_path))
         return jobs[-1]
 
     yield start
@@ -174,6 +178,28 @@ def test_a_job_that_ends(submit: Submit, contents: Contents) -> None:
         "n2",
     }
     assert "may not outlive" not in job.log
+    assert LEFT not in job.log
+
+
+@pytest.mark.parametrize("training", ["records", "fails"])
+def test_a_job_that_ends_at_once(training: str, submit: Submit, contents: Contents, tmp_path: Path) -> None:
+    """The sidecar is told to end before it could begin: what was recorded, if anything, is there all the same."""
+    late = tmp_path / "bin" / "verl-trace"
+    late.parent.mkdir()
+    real = Path(sys.executable).parent / "verl-trace"
+    late.write_text(f'#!/bin/bash\n[[ "$*" != *--every* ]] || sleep 600\nexec {real} "$@"\n')
+    late.chmod(0o755)
+    job = submit(0.5 if training == "records" else "no number", first_in_path=late.parent)
+    job.until(job.ended)
+
+    assert job.state == ("COMPLETED" if training == "records" else "FAILED"), job.log
+    assert LEFT not in job.log
+    if training == "records":
+        all_arrived(job, contents)
+        assert [report.state for report in verify(job.shared)] == ["whole"]
+    else:
+        assert not list(job.node.glob("*/exp1/*.jsonl*"))
+        assert "No such file" not in job.log
 
 
 def test_cancelled_and_the_upload_that_depends_on_it(
@@ -206,7 +232,7 @@ def test_warned_in_time(submit: Submit, contents: Contents) -> None:
     job.until(job.ended)
 
     all_arrived(job, contents)
-    assert "not everything was collected" not in job.log
+    assert LEFT not in job.log
 
 
 def test_a_job_that_is_requeued(submit: Submit, contents: Contents) -> None:
