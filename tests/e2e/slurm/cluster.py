@@ -76,6 +76,7 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 daemon.wait(20)
             daemon.kill()
+            daemon.wait()
 
 
 def _munge(environment: dict[str, str]) -> None:
