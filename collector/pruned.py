@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,10 +50,13 @@ def notes_in(folder: Path, *, lenient: bool = False) -> list[Note]:
         return []
     found = []
     for name in names:
-        if name.endswith(TMP_SUFFIX) or not os.path.isfile(folder / name):
+        if name.endswith(TMP_SUFFIX):
             continue
         head: dict[str, Any] = {}
         try:
+            if not stat.S_ISREG(os.stat(folder / name).st_mode):
+                # a pipe would keep us waiting
+                continue
             with open(folder / name, "rb") as file:
                 head = _parsed(file.readline())
         except FileNotFoundError:
