@@ -16,7 +16,8 @@ from typing import Any
 from ..recorder import node_name
 from ..recorder.leftovers import iter_raw
 from ..schemas.files import SIDE_SUFFIX, parse_segment_name
-from .items import Item, items_of, pruned_files, run_folders, sealed_form, whole_item
+from .items import Item, items_of, run_folders, sealed_form, whole_item
+from .pruned import has_all_of, is_rewritten, notes_in, pruned_files
 from .temporary import remove_abandoned, token_of
 from .transfer import Differs, OutOfTime, Pace, digest_of, transfer
 from .twins import remove_twins
@@ -28,7 +29,8 @@ __all__ = ["Report", "collect"]
 class Report:
     """What a pass did on this node. Counts of files; bytes that were moved; `left` did not get their turn in time.
 
-    `failures`: file and reason. `sealed`: raw files of dead processes that were compressed here first.
+    `failures`: file and reason. `sealed`: raw files of dead processes that were compressed here first. `kept`: segments
+    that `prune` has written anew here, and that stay at the destination as they are there.
     """
 
     host: str = field(default_factory=node_name)
@@ -36,6 +38,7 @@ class Report:
     extended: int = 0
     sealed: int = 0
     removed: int = 0
+    kept: int = 0
     size: int = 0
     left: int = 0
     left_size: int = 0
@@ -52,6 +55,7 @@ class Report:
         for name in ("copied", "extended", "sealed", "removed", "size"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.left, self.left_size, self.failures = other.left, other.left_size, other.failures
+        self.kept = other.kept
 
 
 def collect(source: str | Path, target: str | Path, *, move: bool = False, pace: Pace | None = None) -> Report:
@@ -101,7 +105,9 @@ def _look(folder: Path, target: Path, pace: Pace, report: Report) -> list[Item]:
         report.sealed += raw.outcome == "sealed"
         if pace.over:
             break
-    items = list(items_of(folder, target, report.failures))
+    kept: list[Path] = []
+    items = list(items_of(folder, target, report.failures, kept))
+    report.kept += len(kept)
     remove_abandoned(target, report.host)
     remove_twins(target)
     return items
@@ -120,7 +126,7 @@ def _bring(item: Item, pace: Pace, token: str, report: Report) -> bool:
         sealed = sealed_form(item)
         if item.source.exists():
             report.failures.append((str(item.source), "its destination has vanished"))
-        elif sealed is not None:
+        elif sealed is not None and not sealed.target.exists():
             # now, since what is there of the process's next segment says that this one is whole
             return _bring(sealed, pace, token, report)
     except (OSError, Differs) as error:
@@ -136,8 +142,9 @@ def _bring(item: Item, pace: Pace, token: str, report: Report) -> bool:
 
 
 def _remove(folder: Path, target: Path, brought: set[Path], pace: Pace, token: str, report: Report) -> None:
-    """Remove what an earlier pass, or somebody else, brought whole: compared now, and brought again if it differs."""
-    pruned = pruned_files(target)
+    """Remove what an earlier pass, or somebody else, brought whole: compared now, and brought again if it differs,
+    unless `prune` is why."""
+    pruned = pruned_files(target, notes_in(folder, lenient=True))
     for path in sorted(folder.glob("*.jsonl.zst")):
         arrived = target / path.name
         if pace.over:
@@ -150,6 +157,11 @@ def _remove(folder: Path, target: Path, brought: set[Path], pace: Pace, token: s
             item = whole_item(path, arrived)
             # of what was written anew there, with less in it, a Weave project holds the rest
             same = path.name in pruned or digest_of(arrived) == digest_of(path)
+            if not same and is_rewritten(path):
+                same, item = has_all_of(arrived, path), None
+                if not same:
+                    why = f"was pruned here, and {arrived} lacks some of what is left in it; both were kept"
+                    report.failures.append((str(path), why))
         except FileNotFoundError:
             # pruned there, or removed here by another pass
             continue

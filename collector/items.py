@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-
-import orjson
 
 from ..schemas.files import (
     ATTEMPT_PREFIX,
@@ -20,6 +17,7 @@ from ..schemas.files import (
     WANDB_PREFIX,
     parse_segment_name,
 )
+from .pruned import notes_in, notes_to_bring, pruned_files, stays
 
 __all__ = ["Item", "items_of", "run_folders", "sealed_form", "whole_item"]
 
@@ -103,9 +101,9 @@ def _concerns(name: str) -> bool:
     return parse_segment_name(name) is not None or name.startswith(_NOTES)
 
 
-def items_of(folder: Path, target: Path, failures: list[tuple[str, str]]) -> Iterator[Item]:
+def items_of(folder: Path, target: Path, failures: list[tuple[str, str]], kept: list[Path]) -> Iterator[Item]:
     """The files of one run's folder that are not, or not whole, at `target`; those that cannot be asked for go to
-    `failures`, with the reason.
+    `failures`, with the reason. Segments that were pruned here, and stay at `target` as they are there, go to `kept`.
 
     Sizes are taken before anything is copied, those of segments first: contents are written before the lines that
     refer to them, so that whatever the lines refer to is within the sizes of the side files taken after. Segments are
@@ -116,28 +114,28 @@ def items_of(folder: Path, target: Path, failures: list[tuple[str, str]]) -> Ite
     again = [name for name in os.listdir(folder) if parse_segment_name(name) is not None and name not in set(names)]
     found |= _stat_all(folder, again, failures)
     found |= _stat_all(folder, [name for name in names if parse_segment_name(name) is None], failures)
-    deleted = pruned_files(target)
+    # a note is written before the files that it tells of change: none of those that are in `found` is overlooked
+    notes = notes_in(folder, lenient=True)
+    deleted = pruned_files(target, notes)
+    unneeded = {note.name for note in notes} - notes_to_bring(notes, target)
     for name, status in found.items():
-        if name in deleted:
+        if name in deleted or name in unneeded:
             continue
         item = _item(folder / name, target / name, status)
-        if item is not None and not _is_done(item):
-            yield item
-
-
-def pruned_files(target: Path) -> set[str]:
-    """Files that were deleted at the target, or written anew with less in them, since a Weave project holds what they
-    held: what is left of them here is not to be brought again."""
-    found: set[str] = set()
-    with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir(target):
-            if name.startswith(PRUNED_PREFIX) and not name.endswith(TMP_SUFFIX):
-                with open(target / name, "rb") as file, contextlib.suppress(orjson.JSONDecodeError):
-                    note = orjson.loads(file.readline())
-                    lists = [note.get(key) for key in ("removed", "rewritten")] if isinstance(note, dict) else []
-                    found |= {str(file) for files in lists if isinstance(files, list) for file in files}
-    # a raw form of what was deleted sealed, and the other way round
-    return found | {name.removesuffix(".zst") for name in found} | {f"{name}.zst" for name in found}
+        if item is None or _is_done(item):
+            continue
+        try:
+            # what is pruned here is not thereby deleted there
+            if item.twin is not None and stays(item.target, item.twin, item.source):
+                kept.append(item.source)
+                continue
+        except FileNotFoundError:
+            # by another pass, which has brought it, or removed it here
+            continue
+        except OSError as error:
+            failures.append((str(error.filename or item.source), error.strerror or str(error)))
+            continue
+        yield item
 
 
 def whole_item(source: Path, target: Path) -> Item | None:

@@ -101,6 +101,8 @@ def _copy(item: Item, pace: Pace, token: str) -> int:
             _forget_cache(target.fileno())
         if digest_of(tmp) != written.digest():
             raise Differs(f"{item.target}: what arrived is not what was sent; the source was kept")
+        if item.twin is not None and moved != item.size and item.target.exists():
+            raise Differs(f"{item.source} was written anew since it was listed; the next pass looks at it again")
         os.utime(tmp, ns=(item.modified_ns, item.modified_ns))
         os.rename(tmp, item.target)
     except BaseException:

@@ -185,7 +185,11 @@ def _tell(report: Report, as_json: bool) -> None:
         return
     extended = counted(report.extended, "open one")
     parts = [f"{counted(report.copied, 'file')} copied", f"{extended} extended", human_bytes(report.size)]
-    for count, words in ((report.sealed, "compressed first"), (report.removed, "removed here")):
+    for count, words in (
+        (report.sealed, "compressed first"),
+        (report.removed, "removed here"),
+        (report.kept, "pruned here and kept there"),
+    ):
         parts += [f"{count:,} {words}"] if count else []
     if report.left:
         parts.append(f"LEFT HERE: {counted(report.left, 'file')}, {human_bytes(report.left_size)}")
