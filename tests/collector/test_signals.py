@@ -25,10 +25,16 @@ main()
 PLAIN = "from verl_trace.cli import main; main()"
 
 
-def sidecar(source: Path, target: Path, program: str, *words: object) -> subprocess.Popen[str]:
-    """One that has made its first pass."""
+def sidecar(
+    source: Path, target: Path, program: str, *words: object, hangup: signal.Handlers = signal.SIG_DFL
+) -> subprocess.Popen[str]:
+    """One that has made its first pass; `hangup`: what SIGHUP does from the start, whatever it does to these tests."""
     command = [sys.executable, "-c", program, *map(str, words), "collect", str(source), str(target), "--every", "600s"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    before = signal.signal(signal.SIGHUP, hangup)
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert process.stdout is not None
     assert "copied" in process.stdout.readline()
     return process
@@ -51,11 +57,7 @@ def test_the_same_once_more_after_the_last_pass(
 
 def test_a_terminal_that_closes_ends_none_under_nohup(recorded: Path, tmp_path: Path) -> None:
     """What is ignored from the start stays so."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        process = sidecar(recorded, tmp_path / "shared", PLAIN)
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    process = sidecar(recorded, tmp_path / "shared", PLAIN, hangup=signal.SIG_IGN)
     process.send_signal(signal.SIGHUP)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1)
