@@ -5,8 +5,8 @@
 A step is 256 trajectories of the mix; each LLM and tool call waits some hundred milliseconds, as for an engine. The lag
 is how much later than asked for a timer of 5 ms fires. The other thread hashes, which frees the interpreter's lock, and
 computes in Python, which does not. The floor writes too, and a write gives the lock away, which the other thread then
-has. Sides are measured in turn. With peers, of which some take seconds for a trajectory, all sides do a step of a few
-trajectories as well, and what one costs each is compared. At the end every record is looked for.
+has. Sides are measured in turn. With peers, of which some take seconds for a trajectory, steps of a few trajectories
+follow, and what one costs each side is compared. At the end every record is looked for.
 """
 
 from __future__ import annotations
@@ -97,33 +97,35 @@ def _be_busy(over: threading.Event) -> None:
 
 
 def bench(folder: Path, scale: float, sides: tuple[str, ...]) -> int:
-    """Print both tables; how many sides lack records."""
+    """Print both tables; whether records are missing."""
     together, few = max(2, round(TOGETHER * scale)), max(2, round(FEW * scale))
-    rounds = ROUNDS if scale >= 1 else 1
-    counted: dict[str, int] = {}
-    with children(__file__, sides, folder) as running:
+    peers = [name for name in sides if name in PEERS]
+    # apart, since servers and threads of peers would be beside the others' steps
+    rows, missing = measure(folder / "apart", [name for name in sides if name not in PEERS], together, scale, ROUNDS)
+    if {"undecorated", "verl-trace"} <= rows.keys():
+        base, ours = rows["undecorated"], rows["verl-trace"]
+        tell("step, of the undecorated one's time", ours.step / base.step, at_most=1.02)
+        tell("lag added, 99th percentile", ours.p99 - base.p99, "ms", at_most=1.0)
+        if peers:
+            beside, more = measure(folder / "peers", ["undecorated", "verl-trace", *peers], few, scale, 1)
+            compare((ours.cpu - base.cpu) / together, beside, few)
+            missing |= more
+    return int(missing)
 
-        def take(names: list[str], count: int, rounds: int) -> dict[str, list[Step]]:
-            steps: dict[str, list[Step]] = {name: [] for name in names}
-            for _, name in itertools.product(range(rounds), names):
-                step = Step(*running[name].ask("step", together=count, slow=min(1, scale)))
-                running[name].ask("drain")
-                steps[name].append(step)
-                counted[name] = counted.get(name, 0) + step.calls
-            return steps
 
-        print(f"{together} trajectories at once")
-        rows = print_table(take([name for name in running if name not in PEERS], together, rounds))
-        if {"undecorated", "verl-trace"} <= rows.keys():
-            base, ours = rows["undecorated"], rows["verl-trace"]
-            tell("step, of the undecorated one's time", ours.step / base.step, at_most=1.02)
-            tell("lag added, 99th percentile", ours.p99 - base.p99, "ms", at_most=1.0)
-            peers = [name for name in running if name in PEERS]
-            if peers:
-                print(f"{few} trajectories at once")
-                own = (ours.cpu - base.cpu) / together
-                compare(own, print_table(take(["undecorated", "verl-trace", *peers], few, 1)), few)
-        return int(check(running, counted))
+def measure(folder: Path, sides: list[str], count: int, scale: float, rounds: int) -> tuple[dict[str, Row], bool]:
+    """Have the sides do steps of so many trajectories in turn, print a table; its rows, whether records are missing."""
+    folder.mkdir()
+    steps: dict[str, list[Step]] = {}
+    with children(__file__, tuple(sides), folder) as running:
+        for _, name in itertools.product(range(rounds if scale >= 1 else 1), running):
+            step = Step(*running[name].ask("step", together=count, slow=min(1, scale)))
+            running[name].ask("drain")
+            steps.setdefault(name, []).append(step)
+        print(f"{count} trajectories at once")
+        rows = print_table(steps)
+        calls = {name: sum(step.calls for step in taken) for name, taken in steps.items()}
+        return rows, bool(check(running, calls))
 
 
 class Row(NamedTuple):

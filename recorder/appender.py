@@ -20,7 +20,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from ..schemas.interrupts import is_of_handler
 from .backlog import Backlog
@@ -28,6 +27,7 @@ from .counters import Counters, announce, warn_once
 from .locking import within
 from .segment import Broken, Segment, whole_or_nothing, write_rest
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 

@@ -4,22 +4,29 @@ pid. Compressing is left to a nicer one (`sealer`)."""
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
 
-from ..schemas.repeats import prepare as prepare_repeats
+from ..schemas import repeats, sha256
 from .counters import warn_once
 from .loading import loading
 from .sealer import Sealer, started
 from .settings import MIN_SEAL_BYTES, Settings
 from .writer import SegmentWriter
 
+try:
+    # what `queue` adds loads two modules more, at every start
+    from _queue import Empty, SimpleQueue
+except ImportError:
+    from queue import Empty, SimpleQueue
+
 __all__ = ["EXIT_PATIENCE", "Background"]
 
 # How soon trouble and an old segment are noticed, in seconds.
 TICK = 0.5
+# What is not urgent begins this much after the recording, in seconds: a training that starts has the interpreter first.
+CALM = 0.05
 # Jobs (token ids held for decoding) that may wait; more are counted, their ids are in the files anyway.
 MAX_JOBS = 4096
 # A process that ends waits at most this long, in seconds; half of it for text still to be decoded.
@@ -34,7 +41,7 @@ class Background:
         self._writer = writer
         self._settings = settings
         # its put may interrupt itself (signal handlers, finalisers), which an Event's set may not
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._synced = 0.0
         self._stopping = False
         self._ends_itself = False
@@ -86,19 +93,24 @@ class Background:
 
     def _run(self) -> None:
         self._synced = time.monotonic()
+        self._take_jobs(CALM)
         self.sealer.start()
         with loading():
-            prepare_repeats()
+            repeats.prepare()
+            sha256.prepare()
         while not self._stopping:
             self._round()
-            job = None
-            with contextlib.suppress(queue.Empty):
-                job = self._jobs.get(timeout=TICK)
-            if job is not None:
-                self._guarded("decoding", job)
-                self._run_jobs(time.monotonic() + TICK)
+            self._take_jobs(TICK)
         if self._ends_itself:
             self._finish()
+
+    def _take_jobs(self, patience: float) -> None:
+        job = None
+        with contextlib.suppress(Empty):
+            job = self._jobs.get(timeout=patience)
+        if job is not None:
+            self._guarded("decoding", job)
+            self._run_jobs(time.monotonic() + TICK)
 
     def _round(self) -> None:
         self._guarded("draining", self._writer.drain)
@@ -119,7 +131,7 @@ class Background:
         while time.monotonic() < deadline:
             try:
                 job = self._jobs.get_nowait()
-            except queue.Empty:
+            except Empty:
                 return
             if job is not None:
                 self._guarded("decoding", job)

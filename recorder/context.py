@@ -9,9 +9,14 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextvars import ContextVar, Token, copy_context
-from typing import Any, TypeVar, cast
 
 from ..schemas.repeats import Repeats
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    _F = TypeVar("_F", bound=Callable[..., Any])
 
 __all__ = [
     "Inside",
@@ -25,8 +30,6 @@ __all__ = [
     "tracing",
     "with_context",
 ]
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Where:
@@ -153,7 +156,7 @@ def with_context(func: _F) -> _F:
             finally:
                 inside.leave()
 
-        return cast(_F, carried_async)
+        return carried_async  # type: ignore[return-value]
     context = copy_context()
 
     @functools.wraps(func)
@@ -161,4 +164,4 @@ def with_context(func: _F) -> _F:
         # a context can be entered once at a time, and threads of a pool run at once
         return context.copy().run(func, *args, **kwargs)
 
-    return cast(_F, carried)
+    return carried  # type: ignore[return-value]

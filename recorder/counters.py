@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from typing import NamedTuple
 
 import orjson
 
@@ -18,11 +17,14 @@ from .ids import timestamp
 __all__ = ["Counters", "Lost", "after_fork", "announce", "warn_once"]
 
 
-class Lost(NamedTuple):
-    """Records that could not be written and that no `lost` record tells of yet."""
+class Lost:
+    """Records that could not be written and that no `lost` record tells of yet; `since` in ns since the epoch."""
 
-    counts: Counter[str]
-    since: int  # ns since the epoch
+    __slots__ = ("counts", "since")
+
+    def __init__(self, counts: Counter[str], since: int) -> None:
+        self.counts = counts
+        self.since = since
 
     def line(self) -> bytes:
         """The `lost` record."""

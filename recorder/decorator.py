@@ -10,24 +10,31 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import FunctionType, MethodType
-from typing import Any, TypeVar, overload
 
 from .callables import TracedCallable, call_kind
 from .generators import begin_stream, drive, first_step
 from .spans import Op, begin
 
-__all__ = ["is_traced", "rollout_trace_op"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar, overload
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+    _F = TypeVar("_F", bound=Callable[..., Any])
+
+__all__ = ["is_traced", "rollout_trace_op"]
 
 # The attribute of a decorated function that holds its Op.
 _MARK = "__verl_trace__"
 
 
-@overload
-def rollout_trace_op(func: _F, *, name: str | None = None) -> _F: ...
-@overload
-def rollout_trace_op(func: None = None, *, name: str | None = None) -> Callable[[_F], _F]: ...
+if TYPE_CHECKING:
+
+    @overload
+    def rollout_trace_op(func: _F, *, name: str | None = None) -> _F: ...
+    @overload
+    def rollout_trace_op(func: None = None, *, name: str | None = None) -> Callable[[_F], _F]: ...
+
+
 def rollout_trace_op(func: Any = None, *, name: str | None = None) -> Any:
     """Record every call of a function, method or callable object: its inputs when called, its output when it returns.
 

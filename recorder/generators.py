@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import Any
 
 from ..schemas.interrupts import pass_on
 from ..schemas.values import Payload, encode
@@ -21,6 +20,10 @@ from . import session as sessions
 from . import token2text
 from .context import Inside, Where, current_span
 from .spans import WITH_TEXT, WITHOUT_TEXT, Op, Span, begin, failure, internal, without
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Items", "Stream", "begin_stream", "drive", "first_step"]
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 from ..schemas.files import writer_id
 from ..schemas.lines import SCHEMA_VERSION
+from ..schemas.sha256 import sha256_hex
 from .ids import timestamp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = [
     "ATTEMPT_VARIABLE",
@@ -105,7 +108,7 @@ def attempt_of(slurm: Mapping[str, str], ray: Mapping[str, str], environ: Mappin
         if not any(parts) and len(token) == 12 and _HEX.issuperset(token):
             return token
         parts += ["token", token]
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    return sha256_hex("\0".join(parts).encode("utf-8", "surrogateescape"))[:12]
 
 
 def _ray_ids() -> dict[str, str]:
@@ -129,11 +132,12 @@ def _ray_ids() -> dict[str, str]:
 
 def _versions() -> dict[str, str]:
     out = {"python": sys.version.split()[0]}
-    for name, package in (("verl_trace", "verl-trace"), ("verl", "verl"), ("vllm", "vllm"), ("ray", "ray")):
-        version = _version(package) if name == "verl_trace" or name in sys.modules else ""
+    own = getattr(sys.modules[__name__.partition(".")[0]], "__version__", "")
+    for name in ("verl", "vllm", "ray"):
+        version = _version(name) if name in sys.modules else ""
         if version:
             out[name] = version
-    return out
+    return out | {"verl_trace": own} if own else out
 
 
 @functools.cache
@@ -160,11 +164,19 @@ def boot_id() -> str | None:
     return _read("/proc/sys/kernel/random/boot_id")
 
 
-class ProcessStat(NamedTuple):
-    """What /proc says of a process."""
+class ProcessStat:
+    """What /proc says of a process.
 
-    start: int  # clock ticks since boot
-    ended: bool  # it waits to be reaped, and none of its threads runs
+    Attributes:
+        start: clock ticks since boot.
+        ended: it waits to be reaped, and none of its threads runs.
+    """
+
+    __slots__ = ("ended", "start")
+
+    def __init__(self, start: int, ended: bool) -> None:
+        self.start = start
+        self.ended = ended
 
 
 def process_stat(pid: int | str) -> ProcessStat | None:

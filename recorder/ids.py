@@ -44,7 +44,7 @@ class _IdState:
 
 
 _state = _IdState()
-_DIGITS = ["%03d" % number for number in range(1000)]  # noqa: UP031
+_DIGITS = list(map("".join, itertools.product("0123456789", repeat=3)))
 
 
 def reseed() -> None:

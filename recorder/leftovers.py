@@ -150,8 +150,8 @@ def is_alive(header: dict[str, Any]) -> bool | None:
         return False
     except OSError:
         pass
-    found = process_stat(pid)
-    if found is None or process_stat(os.getpid()) != process_stat("self"):
+    found, by_pid, ours = process_stat(pid), process_stat(os.getpid()), process_stat("self")
+    if found is None or by_pid is None or ours is None or by_pid.start != ours.start:
         # hidden from us, or /proc belongs to another pid namespace
         return None
     return found.start == start and not found.ended

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING
 
 from ..schemas.files import parse_segment_name, parse_side_file_name
 from .settings import Settings, size_text
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 

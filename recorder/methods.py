@@ -10,7 +10,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Methods"]
 

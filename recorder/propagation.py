@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import a2b_base64, b2a_base64
+from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar, Token
-from typing import Any, NamedTuple
 
 import orjson
 
@@ -23,6 +23,10 @@ from .context import Place, TraceAttributes, Where, current_attributes, current_
 from .counters import warn_once
 from .session import Session
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 __all__ = ["TraceContext", "current_context", "use_context"]
 
 _TRACEPARENT = r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z"
@@ -31,7 +35,14 @@ _OURS = r"[0-9a-f]{12}7[0-9a-f]{3}[89ab]"
 _ABOUT = ("project_name", "experiment_name", "backend", "token2text")
 
 
-class TraceContext(NamedTuple):
+_Fields = namedtuple(
+    "_Fields",
+    ("trace_id", "span_id", "traced", "head", "json", "recording"),
+    defaults=(True, None, None, None),
+)
+
+
+class TraceContext(_Fields):
     """Where a call belongs, for another process: picklable, a few hundred bytes.
 
     Attributes:
@@ -42,12 +53,14 @@ class TraceContext(NamedTuple):
         recording: what a process that records nothing yet needs to join the run.
     """
 
+    __slots__ = ()
+
     trace_id: str
     span_id: str
-    traced: bool = True
-    head: bytes | None = None
-    json: bytes | None = None
-    recording: dict[str, Any] | None = None
+    traced: bool
+    head: bytes | None
+    json: bytes | None
+    recording: dict[str, Any] | None
 
     @property
     def traceparent(self) -> str:
@@ -73,10 +86,12 @@ class TraceContext(NamedTuple):
         """All of it as ASCII text without spaces, for where only text can travel; `use_context` takes it back."""
 
         parts = [self.trace_id, self.span_id, self.traced, _text(self.head), _text(self.json), self.recording]
-        return _MARK + urlsafe_b64encode(orjson.dumps(parts)).decode()
+        return _MARK + b2a_base64(orjson.dumps(parts), newline=False).translate(_URL_SAFE).decode()
 
 
 _MARK = "verl-trace:"
+# base64's alphabet for URLs
+_URL_SAFE, _FROM_URL_SAFE = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
 
 
 def current_context() -> TraceContext | None:
@@ -179,7 +194,9 @@ def _understood(context: Any) -> TraceContext | None:
 
 
 def _from_text(text: str) -> TraceContext:
-    trace_id, span_id, traced, head, json, recording = orjson.loads(urlsafe_b64decode(text[len(_MARK) :]))
+    trace_id, span_id, traced, head, json, recording = orjson.loads(
+        a2b_base64(text[len(_MARK) :].encode().translate(_FROM_URL_SAFE))
+    )
     return TraceContext(trace_id, span_id, traced, _bytes(head), _bytes(json), recording)
 
 

@@ -10,7 +10,6 @@ import contextlib
 import functools
 from collections.abc import Iterator
 from contextvars import ContextVar, Token
-from typing import Any
 
 from ..schemas.interrupts import pass_on
 from . import session as sessions
@@ -18,6 +17,10 @@ from .context import Place, TraceAttributes, current_attributes, current_span, e
 from .counters import warn_once
 from .decorator import rollout_trace_op
 from .spans import Op, Span, begin, encode_attributes, record_skip
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["RolloutTraceConfig", "rollout_trace_attr", "rollout_trace_op"]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any, NamedTuple
 
 from ..schemas.interrupts import pass_on
 from ..schemas.objects import exception_message
@@ -21,6 +20,10 @@ from .propagation import TraceContext
 from .session import Session
 from .spans import no_attributes, without
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 __all__ = ["FAILED", "PARTIAL", "SCORED", "Join", "record_score", "write_scores"]
 
 # Whether more is to come: the reward is known; it could not be computed; somebody else will tell it.
@@ -29,7 +32,7 @@ _ID = r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z"
 _TRACEPARENT_TRACE = slice(3, 35)
 
 
-class Join(NamedTuple):
+class Join:
     """By what a score finds its trajectory, and the trajectory its group; None where not known.
 
     Attributes:
@@ -40,11 +43,25 @@ class Join(NamedTuple):
         group_size: how many rollouts the group is to have.
     """
 
-    uid: str | None = None
-    session: int | None = None
-    row: int | None = None
-    response: str | None = None
-    group_size: int | None = None
+    __slots__ = ("group_size", "response", "row", "session", "uid")
+
+    def __init__(
+        self,
+        uid: str | None = None,
+        session: int | None = None,
+        row: int | None = None,
+        response: str | None = None,
+        group_size: int | None = None,
+    ) -> None:
+        self.uid = uid
+        self.session = session
+        self.row = row
+        self.response = response
+        self.group_size = group_size
+
+    def answering(self, response: str | None) -> Join:
+        """The same with the hash of an answer."""
+        return Join(self.uid, self.session, self.row, response, self.group_size)
 
 
 def record_score(name: str, value: Any, *, trajectory: str | TraceContext | None = None) -> None:

@@ -11,11 +11,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from .counters import warn_once
 from .sealing import seal, sync_file
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 

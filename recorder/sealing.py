@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
 
 from ..schemas.files import RAW_SUFFIX, SEALED_SUFFIX, TMP_SUFFIX
 from .loading import loading
 from .segment import close_quietly, write_whole
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 

@@ -10,7 +10,6 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -21,8 +20,10 @@ from .identity import Identity
 from .ids import timestamp
 from .loading import loading
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
 __all__ = ["Broken", "Segment", "close_quietly", "create", "finish", "whole_or_nothing", "write_rest", "write_whole"]
 

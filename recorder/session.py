@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 from ..schemas import repeats
 from ..schemas.files import ATTEMPT_PREFIX, run_folder_name
@@ -20,6 +19,10 @@ from .counters import Counters, announce, warn_once
 from .identity import Identity
 from .settings import Settings, disabled, read_settings
 from .writer import SegmentWriter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Session", "current", "start", "stop"]
 
@@ -100,7 +103,7 @@ class Session:
             return
         why = ephemeral(self.folder, mount_of(self.folder))
         if why:
-            text = "run verl-trace collect beside the training (docs/sunk.md) and set VERL_TRACE_COLLECT to its target"
+            text = "run verl-trace collect beside the training and set VERL_TRACE_COLLECT to its target"
             warn_once("ephemeral", f"{self.folder} may not outlive the node: {why}; {text}")
 
 
@@ -149,7 +152,7 @@ def start(
         }
         settings = read_settings()
         if folder is not None and not os.environ.get("VERL_TRACE_DIR"):
-            settings = settings._replace(folder=folder)
+            settings.folder = folder
         for problem in settings.problems:
             warn_once(f"setting-{problem}", problem)
         _install_hooks()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
 
 from ..schemas.redaction import split_patterns
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -56,12 +56,15 @@ DEFAULT_YIELD_BYTES = 64 << 20
 DEFAULT_MEDIA_SYNC = 4 << 20
 
 
-class StepRange(NamedTuple):
+class StepRange:
     """`first:last:stride`, both ends included; `last` None means open."""
 
-    first: int
-    last: int | None
-    stride: int
+    __slots__ = ("first", "last", "stride")
+
+    def __init__(self, first: int, last: int | None, stride: int) -> None:
+        self.first = first
+        self.last = last
+        self.stride = stride
 
     def __contains__(self, step: object) -> bool:
         if not isinstance(step, int):
@@ -71,24 +74,42 @@ class StepRange(NamedTuple):
         return (step - self.first) % self.stride == 0
 
 
-class Settings(NamedTuple):
-    """What a recording does; field comments name the variable."""
+class Settings:
+    """What a recording does; the comments name the variables."""
 
-    folder: str | Path  # VERL_TRACE_DIR
-    segment_bytes: int = DEFAULT_SEGMENT_BYTES  # VERL_TRACE_SEGMENT_BYTES
-    seal_age: float = DEFAULT_SEAL_AGE  # VERL_TRACE_SEAL_AGE, seconds
-    fsync_interval: float = DEFAULT_FSYNC_INTERVAL  # VERL_TRACE_FSYNC, seconds; 0 = never
-    min_free: int = DEFAULT_MIN_FREE  # VERL_TRACE_MIN_FREE, bytes
-    max_bytes: int = 0  # VERL_TRACE_MAX_BYTES, bytes of the run's folder at which recording pauses; 0 = no limit
-    steps: StepRange | None = None  # VERL_TRACE_STEPS
-    drop_fields: frozenset[str] = frozenset()  # VERL_TRACE_DROP_FIELDS
-    tree: str = "run"  # VERL_TRACE_TREE: "run" as live tracing has it, or "trajectory", a root around run and scoring
-    yield_bytes: int = DEFAULT_YIELD_BYTES  # VERL_TRACE_YIELD_BYTES, what one generator's items may take; 0 = no limit
-    media_sync: int = DEFAULT_MEDIA_SYNC  # VERL_TRACE_MEDIA_SYNC, bytes of raw pixels written before a call returns
-    redact: tuple[str, ...] = ()  # VERL_TRACE_REDACT, patterns of keys beside Weave's own
-    collected: str = ""  # VERL_TRACE_COLLECT, where a collector brings the files: what is on the node may go with it
-    accelerators: bool = False  # VERL_TRACE_GPU_TENSORS, whether to read the content of tensors on an accelerator
-    problems: tuple[str, ...] = ()  # variables that could not be read, for one warning
+    def __init__(
+        self,
+        folder: str | Path,  # VERL_TRACE_DIR
+        segment_bytes: int = DEFAULT_SEGMENT_BYTES,  # VERL_TRACE_SEGMENT_BYTES
+        seal_age: float = DEFAULT_SEAL_AGE,  # VERL_TRACE_SEAL_AGE, seconds
+        fsync_interval: float = DEFAULT_FSYNC_INTERVAL,  # VERL_TRACE_FSYNC, seconds; 0 = never
+        min_free: int = DEFAULT_MIN_FREE,  # VERL_TRACE_MIN_FREE, bytes
+        max_bytes: int = 0,  # VERL_TRACE_MAX_BYTES, bytes of the run's folder at which recording pauses; 0 = no limit
+        steps: StepRange | None = None,  # VERL_TRACE_STEPS
+        drop_fields: frozenset[str] = frozenset(),  # VERL_TRACE_DROP_FIELDS
+        tree: str = "run",  # VERL_TRACE_TREE: "run" as live tracing has it, or "trajectory", a root around scoring, too
+        yield_bytes: int = DEFAULT_YIELD_BYTES,  # VERL_TRACE_YIELD_BYTES, of one generator's items; 0 = no limit
+        media_sync: int = DEFAULT_MEDIA_SYNC,  # VERL_TRACE_MEDIA_SYNC, bytes of pixels written before a call returns
+        redact: tuple[str, ...] = (),  # VERL_TRACE_REDACT, patterns of keys beside Weave's own
+        collected: str = "",  # VERL_TRACE_COLLECT, where a collector brings the files: the node's may go with it
+        accelerators: bool = False,  # VERL_TRACE_GPU_TENSORS, whether to read the content of tensors on an accelerator
+        problems: tuple[str, ...] = (),  # variables that could not be read, for one warning
+    ) -> None:
+        self.folder = folder
+        self.segment_bytes = segment_bytes
+        self.seal_age = seal_age
+        self.fsync_interval = fsync_interval
+        self.min_free = min_free
+        self.max_bytes = max_bytes
+        self.steps = steps
+        self.drop_fields = drop_fields
+        self.tree = tree
+        self.yield_bytes = yield_bytes
+        self.media_sync = media_sync
+        self.redact = redact
+        self.collected = collected
+        self.accelerators = accelerators
+        self.problems = problems
 
 
 def disabled(environ: Mapping[str, str] = os.environ) -> bool:

@@ -19,12 +19,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from ..schemas.files import side_file_name
 from ..schemas.interrupts import is_of_handler
+from ..schemas.side import SideFile
 from .appender import RETRY_AFTER, STALL_SECONDS
 from .counters import Counters, warn_once
 from .identity import Identity
@@ -33,8 +33,10 @@ from .sealing import sync_folder
 from .segment import Segment, close_quietly, create, whole_or_nothing, write_rest, write_whole
 from .settings import Settings
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
 __all__ = ["SideFileWriter"]
 
@@ -48,7 +50,7 @@ REMEMBERED = 100_000
 SLOW_PAUSE = 10.0
 
 
-class SideFileWriter:
+class SideFileWriter(SideFile):
     """Stores contents for one process. `paused` names the setting that forbids to write on, "" when none does."""
 
     def __init__(

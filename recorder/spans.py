@@ -6,7 +6,6 @@ import linecache
 from collections.abc import Callable
 from contextvars import Token
 from time import perf_counter_ns, time_ns
-from typing import Any, TypeVar
 
 from ..schemas.classes import class_name
 from ..schemas.interrupts import pass_on, traceback_of
@@ -20,6 +19,12 @@ from .counters import warn_once
 from .ids import new_id, stamp, timestamp
 from .methods import Methods
 from .session import Session
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    _S = TypeVar("_S", bound="Span")
 
 __all__ = [
     "WITHOUT_TEXT",
@@ -185,7 +190,6 @@ def _blobs(payload: Payload) -> str:
     return ',"blobs":["' + '","'.join(payload.digests) + '"]'
 
 
-_S = TypeVar("_S", bound=Span)
 _new = object.__new__
 
 

@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 from ..schemas.interrupts import pass_on
 from .appender import OPENING, RETRY_AFTER, SLOW_SECONDS, STALL_SECONDS, Appender
@@ -24,8 +23,10 @@ from .segment import Segment, close_quietly, create, finish
 from .settings import Settings
 from .side_file import SideFileWriter
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
 __all__ = ["SegmentWriter"]
 

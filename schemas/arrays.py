@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Any
 
 import orjson
 
 from .side import SideFile, reference
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["INLINE_ELEMENTS", "Heavy", "array_form", "heavy_form", "is_array", "table_fields"]
 

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = [
     "MISSING",

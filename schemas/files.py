@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from typing import TYPE_CHECKING
 
+from .sha256 import sha256_hex
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -71,7 +72,7 @@ def run_folder_name(experiment_name: str) -> str:
     """The folder of an experiment: its name where that is a plain file name, else a safe form with a hash."""
     if 0 < len(experiment_name) <= _MAX_FOLDER and experiment_name[0] not in ".-" and _SAFE.issuperset(experiment_name):
         return experiment_name
-    digest = hashlib.sha256(experiment_name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    digest = sha256_hex(experiment_name.encode("utf-8", "surrogatepass"))[:8]
     safe = _safe(experiment_name, "_")[:_MAX_FOLDER].lstrip(".-")
     return f"{safe or 'run'}-{digest}"
 

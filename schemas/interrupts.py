@@ -10,7 +10,10 @@ import sys
 import threading
 from collections.abc import Callable
 from types import CodeType, TracebackType
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["examine", "is_of_handler", "pass_on", "traceback_of"]
 

@@ -8,9 +8,11 @@ never looks at token ids, and an uploader copies payload bytes as they are.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import orjson
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["PARTIAL_PARENT", "PAYLOAD_KEYS", "SCHEMA_VERSION", "Line", "parse_line"]
 
@@ -26,11 +28,14 @@ PAYLOAD_KEYS = {"start": "inputs", "end": "output", "text": "output", "skip": "a
 _MARKS = {kind.encode(): f',"{key}":'.encode() for kind, key in PAYLOAD_KEYS.items()}
 
 
-class Line(NamedTuple):
+class Line:
     """One parsed line: `head` without the payload key, `payload` as raw JSON bytes (b"" for kinds without one)."""
 
-    head: dict[str, Any]
-    payload: bytes
+    __slots__ = ("head", "payload")
+
+    def __init__(self, head: dict[str, Any], payload: bytes) -> None:
+        self.head = head
+        self.payload = payload
 
     @property
     def kind(self) -> str:

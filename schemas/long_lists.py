@@ -6,11 +6,13 @@ neither an `n` nor a quote, and one byte is searched for at memory speed.
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 
 from .repeats import MIN_ITEMS, Repeats
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["FEW_ITEMS", "numbers", "with_long_lists"]
 

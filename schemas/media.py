@@ -16,11 +16,14 @@ import io
 import os
 import re
 import sys
-from base64 import b64decode, b64encode
-from typing import Any
+from binascii import a2b_base64, b2a_base64
 
 from .interrupts import pass_on
 from .side import SideFile, reference
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["BYTES_INLINE", "DATA_URL_LENGTH", "bytes_form", "data_url_form", "image_form", "is_data_url", "mimetype_of"]
 
@@ -52,7 +55,7 @@ def data_url_form(text: str, side: SideFile | None, digests: list[str]) -> dict[
         return None
     body = text[head.end() :]
     try:
-        content = b64decode(body, validate=True)
+        content = a2b_base64(body)
     except ValueError:
         return None
     if _base64(content) != body:
@@ -73,7 +76,7 @@ def bytes_form(data: bytes, name: str, side: SideFile | None, digests: list[str]
 
 
 def _base64(data: bytes) -> str:
-    return b64encode(data).decode()
+    return b2a_base64(data, newline=False).decode()
 
 
 def mimetype_of(data: bytes) -> str:

@@ -14,7 +14,6 @@ import sys
 import types
 import uuid
 from collections import deque
-from typing import Any
 
 import orjson
 
@@ -36,6 +35,10 @@ from .interrupts import examine, pass_on
 from .media import bytes_form, data_url_form, image_form, is_data_url
 from .redaction import REDACTED, is_redacted, key_patterns
 from .side import SideFile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Budget", "plain", "simple_form", "tagged_fields", "untagged_fields"]
 

@@ -14,9 +14,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 from .interrupts import pass_on
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["MIN_ITEMS", "Repeats", "after_fork", "prepare"]
 
@@ -31,10 +34,13 @@ _account = threading.RLock()
 _same: Callable[[list[Any], list[Any], int], bool] | None = None
 
 
-class _Known(NamedTuple):
-    items: list[int]
-    pieces: list[bytes]
-    size: int
+class _Known:
+    __slots__ = ("items", "pieces", "size")
+
+    def __init__(self, items: list[int], pieces: list[bytes], size: int) -> None:
+        self.items = items
+        self.pieces = pieces
+        self.size = size
 
 
 class Repeats:

@@ -8,31 +8,37 @@ is stored once, may be copied by a repair, and cannot be mixed up.
 
 from __future__ import annotations
 
-import hashlib
-from typing import Any, Protocol
+from .sha256 import sha256_hex
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["SideFile", "digest_of", "is_digest", "reference"]
 
 _HEX = frozenset("0123456789abcdef")
 
 
-class SideFile(Protocol):
-    """What takes contents in while a value is encoded."""
+class SideFile:
+    """What takes contents in while a value is encoded.
+
+    Attributes:
+        accelerators: whether the content of tensors on an accelerator is wanted, at the price of a synchronisation.
+    """
+
+    accelerators: bool
 
     def keep(self, digest: str, content: bytes, *, in_background: bool) -> str:
         """Store a content; returns "" or why it could not be stored. Never raises.
 
         With `in_background` a large one may be written later.
         """
-
-    @property
-    def accelerators(self) -> bool:
-        """Whether the content of tensors on an accelerator is wanted, at the price of a synchronisation."""
+        raise NotImplementedError
 
 
 def digest_of(content: bytes) -> str:
     """The name of a content."""
-    return hashlib.sha256(content).hexdigest()
+    return sha256_hex(content)
 
 
 def is_digest(text: object) -> bool:

@@ -32,7 +32,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any
 
 import orjson
 
@@ -45,6 +44,10 @@ from .objects import Budget, plain, simple_form, tagged_fields
 from .redaction import REDACTED, is_redacted, key_patterns
 from .repeats import Repeats
 from .side import SideFile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Payload", "encode", "encode_pieces"]
 

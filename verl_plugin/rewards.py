@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 # What names the rollout that is being made, for the score that the trainer will compute.
-expected_join: ContextVar[Join] = ContextVar("verl_trace_expected_join", default=Join())  # noqa: B039  # a tuple
+expected_join: ContextVar[Join] = ContextVar("verl_trace_expected_join", default=Join())  # noqa: B039
 
 
 def join_of(worker: Any, trajectory: dict[str, Any], kwargs: dict[str, Any]) -> Join:
@@ -144,7 +144,7 @@ def tell_after(place: Place, join: Join, output: Any) -> None:
         known = getattr(output, "reward_score", None) is not None
         if not known:
             # the trainer will score it, and knows the answer's ids
-            join = join._replace(response=response_digest(output))
+            join = join.answering(response_digest(output))
         _tell(place, join, output, "agent_loop")
     except Exception as error:  # noqa: BLE001
         _warn(error)

@@ -41,4 +41,4 @@ def test_what_cannot_be_read_is_named(name: str, text: str, words: str) -> None:
     settings = read_settings({f"VERL_TRACE_{name}": text})
 
     assert settings.problems == (f"VERL_TRACE_{name}={text!r} {words}",)
-    assert settings == read_settings({})._replace(problems=settings.problems)
+    assert vars(settings) == vars(read_settings({})) | {"problems": settings.problems}

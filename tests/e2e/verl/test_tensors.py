@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from verl_trace.schemas.side import SideFile
 from verl_trace.schemas.values import encode
 
 pytestmark = pytest.mark.e2e
@@ -63,7 +64,7 @@ def test_a_tensor_becomes_numbers_or_a_description(name: str) -> None:
         assert form["value"] == expected
 
 
-class Kept:
+class Kept(SideFile):
     """A side file in memory."""
 
     accelerators = False
