@@ -30,6 +30,6 @@ def sha256_hex(content: bytes) -> str:
 
 
 def prepare() -> None:
-    """Load the quick one; for a thread that has time. Where that fails, no descriptor being left, the own one goes on."""
+    """Load the quick one, for a thread that has time; where no descriptor is left for it, the own one goes on."""
     with contextlib.suppress(ImportError, OSError):
         import hashlib  # noqa: F401
