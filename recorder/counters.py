@@ -12,6 +12,7 @@ from collections import Counter
 
 import orjson
 
+from ..schemas.interrupts import pass_on
 from .ids import timestamp
 
 __all__ = ["Counters", "Lost", "after_fork", "announce", "warn_once"]
@@ -112,12 +113,13 @@ def warn_once(kind: str, message: str) -> None:
 
 
 def announce(message: str) -> None:
-    """Print one line on stderr; a closed or broken stderr is not our business."""
+    """Print one line on stderr; a closed or broken stderr is not our business, what a signal handler raises is nobody's
+    but the program's."""
     try:
         sys.stderr.write(f"verl-trace: {message}\n")
         sys.stderr.flush()
-    except Exception:  # noqa: BLE001, S110
-        pass
+    except Exception as error:  # noqa: BLE001
+        pass_on(error)
 
 
 def after_fork() -> None:

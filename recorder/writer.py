@@ -307,6 +307,7 @@ class SegmentWriter(Appender):
             try:
                 new = self._create()
             except OSError as error:
+                pass_on(error)
                 self._refused(error, 0)
             return self._swap(new)
 

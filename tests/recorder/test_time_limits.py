@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import io
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from verl_trace import rollout_trace_op
+from verl_trace.recorder.counters import announce
 
 
 class Late(Exception):
@@ -71,6 +74,22 @@ def test_a_handlers_exception_passes(recording: Any) -> None:
     assert echo(1) == 1
 
     assert recording.finish("start")[-1]["parent_id"] is None
+
+
+@pytest.mark.usefixtures("limit")
+def test_a_warning_is_no_hiding_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It strikes while a line is printed; a stderr that is broken is a matter of its own."""
+
+    class Slow(io.StringIO):
+        def write(self, text: str) -> int:
+            signal.raise_signal(signal.SIGUSR1)
+            return 0
+
+    monkeypatch.setattr(sys, "stderr", Slow())
+    with pytest.raises(Late):
+        announce("what takes long to print")
+    monkeypatch.setattr(sys, "stderr", None)
+    announce("to nobody")
 
 
 def test_no_limit_is_lost(recording: Any) -> None:
