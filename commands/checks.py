@@ -6,13 +6,12 @@ Ray (`checks_ray`) or W&B (`checks_upload`) is limited in time; `checks_disk` wr
 
 from __future__ import annotations
 
-import difflib
 import os
 import platform
 from collections.abc import Iterator
 from importlib import metadata
 
-from ..recorder.settings import VARIABLES, disabled, read_settings
+from ..recorder.settings import VARIABLES, disabled, mistyped, read_settings
 from ..verl_plugin import status
 from .checks_disk import disk_findings
 from .checks_ray import ray_findings
@@ -20,10 +19,6 @@ from .checks_upload import upload_findings
 from .findings import Finding
 
 __all__ = ["run_checks"]
-
-_PREFIX = "VERL_TRACE_"
-# How alike a name must be to be taken for a known one with a mistake in it.
-_ALIKE = 0.6
 
 
 def run_checks(*, ray: bool | None = None, upload: bool | None = None) -> Iterator[Finding]:
@@ -89,14 +84,10 @@ def check_settings() -> Finding:
 
 def check_names() -> Iterator[Finding]:
     """Variables that look like settings and are none: what they were meant to say is not heard."""
-    for name in sorted(os.environ):
-        plain = name.upper().replace("-", "_")
-        if name in VARIABLES or not plain.startswith(("VERL_TRACE", "VERLTRACE")):
-            continue
-        rest = plain.removeprefix("VERL_TRACE").removeprefix("VERLTRACE").strip("_")
-        near = difflib.get_close_matches(rest, [known.removeprefix(_PREFIX) for known in VARIABLES], 1, _ALIKE)
-        if near:
-            text = f"{name} is no setting: did you mean {_PREFIX}{near[0]}?"
-            yield Finding("settings", "fail", text, f"rename it to {_PREFIX}{near[0]}, or unset it")
+    for name, meant in mistyped(os.environ).items():
+        if meant:
+            yield Finding(
+                "settings", "fail", f"{name} is no setting: did you mean {meant}?", f"rename it to {meant}, or unset it"
+            )
         else:
             yield Finding("settings", "warn", f"{name} is no setting of this version", "README.md lists them")

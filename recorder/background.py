@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from ..schemas import repeats, sha256
@@ -42,6 +43,7 @@ class Background:
         self._settings = settings
         # its put may interrupt itself (signal handlers, finalisers), which an Event's set may not
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._later: deque[Callable[[], object]] = deque()
         self._synced = 0.0
         self._stopping = False
         self._ends_itself = False
@@ -61,6 +63,10 @@ class Background:
         if self._thread is None:
             self.start()
         return True
+
+    def do_later(self, job: Callable[[], object]) -> None:
+        """Do it in a round, which nobody waits for."""
+        self._later.append(job)
 
     def wake(self) -> None:
         """Look at the segment's size now."""
@@ -120,9 +126,15 @@ class Background:
             self._guarded("syncing", self._writer.sync)
             self._synced = time.monotonic()
         self._guarded("telling", self._writer.tell)
+        self._look_around()
+
+    def _look_around(self) -> None:
+        while self._later:
+            self._guarded("looking around", self._later.popleft())
 
     def _finish(self) -> None:
         self._run_jobs(time.monotonic() + EXIT_PATIENCE / 2)
+        self._look_around()
         self.sealer.stop()
         self._guarded("closing", self._last)
         self._guarded("sealing", self.sealer.finish)

@@ -17,7 +17,7 @@ from . import counters, ids, loading
 from .background import EXIT_PATIENCE, Background
 from .counters import Counters, announce, warn_once
 from .identity import Identity
-from .settings import Settings, disabled, read_settings
+from .settings import Settings, disabled, mistyped, read_settings
 from .writer import SegmentWriter
 
 TYPE_CHECKING = False
@@ -52,9 +52,11 @@ class Session:
         """Put the header on disk, say where, start the background thread."""
         first = self.writer.open() and self._announce()
         self.background.start()
-        if first and not self.settings.collected:
-            # on the background thread: finding out reads a table of the kernel's
-            self.background.submit(self._warn_of_the_place)
+        if first:
+            # on the background thread: finding out reads a table of the kernel's, or loads a module
+            self.background.do_later(self._warn_of_names)
+            if not self.settings.collected:
+                self.background.do_later(self._warn_of_the_place)
 
     def _opened(self) -> None:
         """A first segment is open: in a forked child its first record, later after trouble."""
@@ -93,6 +95,13 @@ class Session:
             return False
         announce(f"recording to {self.folder}")
         return True
+
+    def _warn_of_names(self) -> None:
+        with loading.loading():
+            found = mistyped()
+        for name, meant in found.items():
+            if meant:
+                warn_once(f"name-{name}", f"{name} is no setting and says nothing here: did you mean {meant}?")
 
     def _warn_of_the_place(self) -> None:
         try:

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["VARIABLES", "Settings", "StepRange", "default_folder", "disabled", "read_settings", "size_text"]
+__all__ = ["VARIABLES", "Settings", "StepRange", "default_folder", "disabled", "mistyped", "read_settings", "size_text"]
 
 # Every VERL_TRACE_ variable that anything here reads; one that is not among them is mistyped.
 _NAMES = (
@@ -40,6 +40,10 @@ _NAMES = (
     "SERVER_PYTHON",
 )  # fmt: skip
 VARIABLES = frozenset(f"VERL_TRACE_{name}" for name in _NAMES)
+# Forms that a mistyped prefix has.
+_PREFIXES = ("VERL_TRACE", "VERLTRACE")
+# How much of a name must agree with a setting's, so that this one was meant.
+_ALIKE = 0.6
 
 # A segment this large compresses in a fraction of a second and keeps the number of files low.
 DEFAULT_SEGMENT_BYTES = 64 << 20
@@ -119,6 +123,23 @@ def disabled(environ: Mapping[str, str] = os.environ) -> bool:
 
 def _is_on(name: str, environ: Mapping[str, str]) -> bool:
     return environ.get(name, "").strip().lower() not in ("", "0", "false", "no", "off")
+
+
+def mistyped(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables that look like settings and are none; with each the setting that was meant, "" where none is like it.
+
+    What they were to say is not heard. Loads `difflib` where there is such a variable.
+    """
+    found = {}
+    for name in sorted(set(environ) - VARIABLES):
+        plain = name.upper().replace("-", "_")
+        for prefix in _PREFIXES:
+            if plain.startswith(prefix):
+                from difflib import get_close_matches
+
+                near = get_close_matches(plain[len(prefix) :].strip("_"), _NAMES, 1, _ALIKE)
+                found[name] = f"VERL_TRACE_{near[0]}" if near else ""
+    return found
 
 
 def default_folder(environ: Mapping[str, str] = os.environ) -> str:

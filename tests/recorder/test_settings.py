@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from verl_trace.recorder.settings import read_settings, size_text
+from verl_trace.recorder.settings import mistyped, read_settings, size_text
+
+PROGRAM = """
+import verl_trace
+verl_trace.RolloutTraceConfig.init("project", "exp1", "jsonl")
+"""
 
 
 @pytest.mark.parametrize(
@@ -42,3 +52,35 @@ def test_what_cannot_be_read_is_named(name: str, text: str, words: str) -> None:
 
     assert settings.problems == (f"VERL_TRACE_{name}={text!r} {words}",)
     assert vars(settings) == vars(read_settings({})) | {"problems": settings.problems}
+
+
+def test_what_is_no_setting_is_named() -> None:
+    """With the one that was meant, where one is like it; settings and other people's variables are not."""
+    environ = {
+        "VERL_TRACE_MAXBYTES": "1",
+        "VERLTRACE_DIR": "x",
+        "VERL_TRACE_QUUX": "1",
+        "VERL_TRACE_DIR": "y",
+        "VERL_X": "",
+    }
+
+    assert mistyped(environ) == {
+        "VERLTRACE_DIR": "VERL_TRACE_DIR",
+        "VERL_TRACE_MAXBYTES": "VERL_TRACE_MAX_BYTES",
+        "VERL_TRACE_QUUX": "",
+    }
+
+
+def test_the_log_of_the_training_tells_of_a_mistyped_one(tmp_path: Path) -> None:
+    """Once for all processes of a start; what is like no setting may be somebody's own."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_TRACE", "SLURM"))}
+    own = {"VERL_TRACE_DIR": str(tmp_path), "VERL_TRACE_ATTEMPT": "1", "VERL_TRACE_COLLECT": "/x"}
+    said = ""
+    for _ in range(2):
+        words = [sys.executable, "-c", PROGRAM]
+        environment = {**clean, **own, "VERL_TRACE_MAXBYTES": "1G", "VERL_TRACE_QUUX": "1"}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=True)
+        said += done.stderr
+
+    assert said.count("warning:") == 1
+    assert "VERL_TRACE_MAXBYTES is no setting and says nothing here: did you mean VERL_TRACE_MAX_BYTES?" in said
