@@ -108,6 +108,8 @@ def _run(report: RunReport, plan: Estimate | None) -> Iterator[str]:
         yield f"  feedback {report.feedback:>9,} {plural(report.feedback, 'reward')}"
     if plan is None:
         yield f"  stored   {report.stored:>9,}{_checked(report)}"
+    if report.compared is not None:
+        yield _compared(report)
     for difference in report.differences[:_LISTED]:
         yield f"    {difference.id} {difference.op} {difference.field}: {difference.kind}"
     if sum(report.differing.values()) > _LISTED:
@@ -128,11 +130,20 @@ def _checked(report: RunReport) -> str:
     """What the check after sending came to."""
     if report.checked is None:
         return "  (not checked)"
-    kinds = ", ".join(f"fields: {count:,} {kind}" for kind, count in sorted(report.differing.items()))
     found = f"  (the server shows {report.checked:,} of them"
     if report.more:
         found += f", and {report.more:,} more of these trajectories"
-    return f"{found}{f'; {kinds}' if kinds else ''})"
+    return f"{found})"
+
+
+def _compared(report: RunReport) -> str:
+    """What reading everything back came to."""
+    from ..uploader.size import size_words
+
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report.differing.items()))
+    found = f"fields: {kinds}" if kinds else "every field is as recorded"
+    calls = plural(report.compared or 0, "call")
+    return f"  compared {report.compared:>9,} {calls} read back, {size_words(report.compared_bytes)} of JSON; {found}"
 
 
 def _remarks(report: RunReport) -> list[str]:

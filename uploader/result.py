@@ -90,8 +90,9 @@ class RunReport:
     that were sent (dry run: would be). `unlinked`: stored calls that lack the link to their W&B run, the first
     `FAILURES_KEPT` of them in `unlinked_calls`; `without_link`: calls that were sent without one, by attempt, for the
     reason in `why_without`. `wandb_left`: something of a W&B run is still to be synced. `trajectories_to_send`,
-    `stored_bytes`: of a dry run. `unreadable`: files that the operating system refuses, or that are damaged; what
-    cannot be read of them counts nowhere.
+    `stored_bytes`: of a dry run. `checked`: calls that the server counts; `compared`: calls that were read back and
+    compared whole, of `compared_bytes` of JSON; None where that was not asked for. `unreadable`: files that the
+    operating system refuses, or that are damaged; what cannot be read of them counts nowhere.
     """
 
     project_name: str
@@ -127,6 +128,8 @@ class RunReport:
     # what stopped it would do so again, as long as key, project and server are the same
     for_good: bool = False
     checked: int | None = None
+    compared: int | None = None
+    compared_bytes: int = 0
     more: int = 0
     lightened: int = 0
     differences: list[Difference] = field(default_factory=list)
@@ -234,6 +237,8 @@ class RunReport:
             "failures": [vars(failure) for failure in self.failures],
             "stopped": self.stopped,
             "checked": self.checked,
+            "compared": self.compared,
+            "compared_bytes": self.compared_bytes,
             "more": self.more,
             "lightened": self.lightened,
             "differing": _plain(self.differing),

@@ -239,7 +239,10 @@ class Sender:
                     else [Difference(call.id, call.op, "(the whole call)", DIFFERS)]
                 )
             ]
+            read_back = [call for call in piece if call.id in rows]
             with self._lock:
+                self._report.compared = (self._report.compared or 0) + len(read_back)
+                self._report.compared_bytes += sum(call.size for call in read_back)
                 for difference in found:
                     self._report.differ(difference)
 
