@@ -152,7 +152,9 @@ def _remarks(report: RunReport) -> list[str]:
 
     remarks = []
     if report.interrupted:
-        remarks.append(f"{counted(report.interrupted, 'call')} never ended: marked by the exception Interrupted")
+        remarks.append(
+            f"{counted(report.interrupted, 'call')} without a recorded end: marked by the exception Interrupted"
+        )
     if report.orphans:
         remarks.append(
             f"{counted(report.orphans, 'call')} with a parent that was not recorded, marked by"

@@ -8,6 +8,7 @@ from typing import Annotated
 import orjson
 import typer
 
+from ..reader.losses import lost_words
 from ..reader.pruned import pruned_notes, pruned_words
 from ..reader.scan import FileReport
 from ..reader.segments import Damage
@@ -110,7 +111,7 @@ def _remarks(report: RunReport) -> str:
     }
     parts = [f"{count:,} {words}" for words, count in counts.items() if count]
     if report.lost_records:
-        parts.append(f"{counted(report.lost_records, 'record')} known to be lost")
+        parts.append(f"never written: {visible(lost_words(report.lost_records, report.lost_by))}")
     return f" ({'; '.join(parts)})" if parts else ""
 
 

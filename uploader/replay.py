@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..reader import Run, iter_trajectories
 from ..reader.digest_cache import digests
+from ..reader.losses import lost_words
 from ..reader.pick import read
 from ..reader.trees import Reading
 from ..schemas.errors import Rejected
@@ -294,7 +295,7 @@ def _note(run: Run, report: RunReport, reading: Reading, settling: Settling) -> 
     if reading.skipped:
         report.note(f"{counted(reading.skipped, 'trajectory')} left out by sampling when the run was recorded")
     if reading.lost_records:
-        report.note(f"{counted(reading.lost_records, 'record')} could not be written when the run was recorded")
+        report.note(f"not written when the run was recorded: {lost_words(reading.lost_records, reading.lost_by)}")
     if report.skipped[WAITS_FOR_SEGMENT]:
         names = settling.missing
         more = f" and {len(names) - DAMAGES_NOTED:,} more" if len(names) > DAMAGES_NOTED else ""
