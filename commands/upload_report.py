@@ -90,13 +90,15 @@ def _run(report: RunReport, plan: Estimate | None) -> Iterator[str]:
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.skipped.items()) if count)
     yield f"  skipped  {sum(report.skipped.values()):>9,}{f'  ({reasons})' if reasons else ''}"
     yield f"  failed   {report.failed:>9,}"
-    for failure in report.failures[:_LISTED]:
+    # what was left when it stopped has one reason, which is told below
+    refused = [failure for failure in report.failures if failure.reason != f"not sent: {report.stopped}"]
+    for failure in refused[:_LISTED]:
         field = f" [{failure.field}]" if failure.field else ""
-        # the reason of the stop is told once, below
-        reason = "not sent: see below" if failure.reason == f"not sent: {report.stopped}" else failure.reason
-        yield f"    {failure.id} {failure.op}{field}: {reason}"
-    if report.failed > _LISTED:
-        yield f"    … and {report.failed - _LISTED:,} more"
+        yield f"    {failure.id} {failure.op}{field}: {failure.reason}"
+    if report.failed - report.unsent > _LISTED:
+        yield f"    … and {report.failed - report.unsent - _LISTED:,} more"
+    if report.unsent:
+        yield f"    {counted(report.unsent, 'call')} not sent, since the upload stopped"
     if report.moved:
         fields = plural(len(report.moved), "field")
         yield f"  moved    {len(report.moved):>9,} {fields} of calls too large for a row of Weave into files"

@@ -83,7 +83,8 @@ class MovedField:
 
 @dataclass
 class RunReport:
-    """The upload of one run. `failures` has the first `FAILURES_KEPT` of `failed`.
+    """The upload of one run. `failures` has the first `FAILURES_KEPT` of `failed`; `unsent` of these were never sent,
+    since the upload had stopped.
 
     All counts but `trajectories` and `bytes` are calls; `interrupted`, `orphans` and `marked_texts` (strings that got
     `TEXT_MARK`) and `missing_contents` (pictures and arrays that no side file holds whole) count within the calls
@@ -105,6 +106,7 @@ class RunReport:
     sent: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     failed: int = 0
+    unsent: int = 0
     failures: list[Failure] = field(default_factory=list)
     bytes: int = 0
     interrupted: int = 0
@@ -215,6 +217,7 @@ class RunReport:
             "stored": self.stored,
             "skipped": _plain(self.skipped),
             "failed": self.failed,
+            "unsent": self.unsent,
             "to_send": self.to_send,
             "trajectories_to_send": self.trajectories_to_send,
             "bytes": self.bytes,

@@ -158,6 +158,8 @@ class Sender:
         if left:
             unsent = [Refused(call, f"not sent: {self._given_up}", "") for call in left.values()]
             self._settle(batch, left, Outcome(refused=unsent))
+            with self._lock:
+                self._report.unsent += len(unsent)
         self._check_what_is_due(at_least=MAX_TRACES)
         self._tell()
 

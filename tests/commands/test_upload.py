@@ -107,7 +107,8 @@ def test_stopped_midway(run: Run, wandb_login: Server, recording: Any, project: 
     assert code == 5
     assert numbers(out) == {"recorded": 2, "sent": 0, "skipped": 0, "failed": 2}
     assert "  stopped: " in out
-    assert out.count("not sent: see below") == 2
+    assert out.count("not sent") == 1
+    assert "    2 calls not sent, since the upload stopped\n" in out
     assert out.count("SQLite storage") == 1
     assert "run the command again" not in out
 
