@@ -25,7 +25,9 @@ def repair(
         Path,
         typer.Argument(metavar="RUN", help="Folder of a run, or of several, a packed run (X.tar), or one span file."),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New folder for the copy, not inside of RUN.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="New folder for the copy, not inside of RUN.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
 ) -> None:
     """Copy all that is readable of a run into a new folder; the original is only read.

@@ -34,6 +34,15 @@ def test_every_command_has_an_example(name: str) -> None:
     assert [flag for flag in used if flag not in known] == []
 
 
+def test_what_is_written_is_named_alike() -> None:
+    """`-o` is `--out`, of every command that writes a file or a folder of a name of the user's."""
+    found = {
+        name: parameter.opts for name in COMMANDS for parameter in COMMANDS[name].params if parameter.name == "out"
+    }
+
+    assert found == {name: ["--out", "-o"] for name in ("export", "pack", "repair", "sql")}
+
+
 def test_the_shell_completes_commands() -> None:
     """Typer's completion, asked as bash asks it."""
     asked = {"_VERL_TRACE_COMPLETE": "complete_bash", "COMP_WORDS": "verl-trace s", "COMP_CWORD": "1"}
