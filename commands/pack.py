@@ -29,7 +29,11 @@ def pack(
     ],
     filters: Filters,
     split: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Begin a new part, X.part2.tar, at this size: 4GB, 500MiB.")
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="No part larger than this, 4GB or 500MiB, unless a single file of the run is: X.tar, X.part2.tar, …",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
 ) -> None:
