@@ -6,7 +6,6 @@ Ray (`checks_ray`) or W&B (`checks_upload`) is limited in time; `checks_disk` wr
 
 from __future__ import annotations
 
-import difflib
 import os
 import platform
 from collections.abc import Iterator
@@ -18,12 +17,9 @@ from .checks_disk import disk_findings
 from .checks_ray import ray_findings
 from .checks_upload import upload_findings
 from .findings import Finding
+from .variables import unknown_variables
 
 __all__ = ["run_checks"]
-
-_PREFIX = "VERL_TRACE_"
-# How alike a name must be to be taken for a known one with a mistake in it.
-_ALIKE = 0.6
 
 
 def run_checks(*, ray: bool | None = None, upload: bool | None = None) -> Iterator[Finding]:
@@ -82,21 +78,18 @@ def check_settings() -> Finding:
     """Whether every VERL_TRACE_ variable can be read."""
     problems = read_settings().problems
     if problems:
-        return Finding("settings", "fail", "; ".join(problems), "correct these variables; README.md lists them")
+        return Finding("settings", "fail", "; ".join(problems), "correct these variables")
     found = sorted(VARIABLES & set(os.environ))
     return Finding("settings", "ok", ", ".join(f"{n}={os.environ[n]}" for n in found) or "no VERL_TRACE_ variable set")
 
 
 def check_names() -> Iterator[Finding]:
     """Variables that look like settings and are none: what they were meant to say is not heard."""
-    for name in sorted(os.environ):
-        plain = name.upper().replace("-", "_")
-        if name in VARIABLES or not plain.startswith(("VERL_TRACE", "VERLTRACE")):
-            continue
-        rest = plain.removeprefix("VERL_TRACE").removeprefix("VERLTRACE").strip("_")
-        near = difflib.get_close_matches(rest, [known.removeprefix(_PREFIX) for known in VARIABLES], 1, _ALIKE)
+    for name, near in unknown_variables():
         if near:
-            text = f"{name} is no setting: did you mean {_PREFIX}{near[0]}?"
-            yield Finding("settings", "fail", text, f"rename it to {_PREFIX}{near[0]}, or unset it")
+            yield Finding(
+                "settings", "fail", f"{name} is no setting: did you mean {near}?", f"rename it to {near}, or unset it"
+            )
         else:
-            yield Finding("settings", "warn", f"{name} is no setting of this version", "README.md lists them")
+            known = ", ".join(sorted(VARIABLES))
+            yield Finding("settings", "warn", f"{name} is no setting of this version", f"there are {known}")

@@ -52,7 +52,7 @@ def sql(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Ask a run by SQL (DuckDB): tables trajectories, calls and turns; docs/reading.md has their columns.
+    """Ask a run by SQL (DuckDB): tables trajectories, calls and turns; `DESCRIBE calls` as query lists columns.
 
     Read-only. Only the tables that the query names are loaded, and inputs and outputs only where it names them or *.
 
