@@ -16,6 +16,7 @@ from ..schemas.wording import counted
 from ..viewer.text import human_bytes, visible
 from .filters import check_names, with_filters
 from .printing import print_json
+from .runs import run_path
 from .sizes import parse_size
 
 __all__ = ["pack"]
@@ -23,7 +24,13 @@ __all__ = ["pack"]
 
 @with_filters
 def pack(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs, or of several.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN",
+            help="Folders of runs, or of several, or beginnings of runs' names in VERL_TRACE_DIR or runs.",
+        ),
+    ],
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write, X.tar; must not be there yet.")
     ],
@@ -47,6 +54,7 @@ def pack(
 
     Example: verl-trace pack runs/exp1 -o exp1.tar --split 4GB --step 0:1000:10
     """
+    runs = [run_path(path) for path in runs]
     found = [run for path in runs for run in find_runs(path)]
     unreadable = [name for path in runs for name in closed_folders(path)]
     ids = None if filters.everything else _chosen(found, filters)
