@@ -270,11 +270,14 @@ class _Replay:
                     yield trajectory
 
         yield from plan.batches(of_new())
+        known = {damage.path for damage in reading.damages}
+        # what the cache knew to be whole, and is not any more
+        since = [damage for damage in again.damages if damage.path not in known]
+        reading.damages += since
         if seen < len(new):
             gone = counted(len(new) - seen, "trajectory")
-            self._report.unreadable.append(f"{self._run.folder}: files of {gone} have gone")
-        known = {damage.path for damage in reading.damages}
-        reading.damages += [one for one in again.damages if one.kind == "unreadable" and one.path not in known]
+            what = f"records of {gone} cannot be read any more" if since else f"files of {gone} have gone"
+            self._report.unreadable.append(f"{self._run.folder}: {what}")
 
     def _note_troubles(self) -> None:
         if self._ledger.trouble:
