@@ -119,11 +119,18 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Common options."""
+    # `doctor` has it among its findings
+    if ctx.invoked_subcommand != "doctor":
+        from .commands.variables import warnings
+
+        for text in warnings():
+            typer.echo(f"verl-trace: warning: {visible(text)}", err=True)
 
 
 def main() -> None:

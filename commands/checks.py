@@ -77,7 +77,7 @@ def check_settings() -> Finding:
     """Whether every VERL_TRACE_ variable can be read."""
     problems = read_settings().problems
     if problems:
-        return Finding("settings", "fail", "; ".join(problems), "correct these variables; README.md lists them")
+        return Finding("settings", "fail", "; ".join(problems), "correct these variables")
     found = sorted(VARIABLES & set(os.environ))
     return Finding("settings", "ok", ", ".join(f"{n}={os.environ[n]}" for n in found) or "no VERL_TRACE_ variable set")
 
@@ -90,4 +90,5 @@ def check_names() -> Iterator[Finding]:
                 "settings", "fail", f"{name} is no setting: did you mean {meant}?", f"rename it to {meant}, or unset it"
             )
         else:
-            yield Finding("settings", "warn", f"{name} is no setting of this version", "README.md lists them")
+            known = ", ".join(sorted(VARIABLES))
+            yield Finding("settings", "warn", f"{name} is no setting of this version", f"there are {known}")

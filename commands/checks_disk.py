@@ -133,7 +133,9 @@ def _disk(folder: Path, mount: Mount | None, settings: Settings) -> Finding:
     if settings.collected and (why or mount.place == "container"):
         return Finding("disk", "ok", f"{text}; it may go with the node, and is collected to {settings.collected}")
     if why:
-        remedy = "run verl-trace collect beside the training (docs/sunk.md), and name its target in VERL_TRACE_COLLECT"
+        remedy = (
+            "run `verl-trace collect` (--help says how) beside the training, and name its target in VERL_TRACE_COLLECT"
+        )
         return Finding("disk", "warn", f"{text}; {why}, and nothing says that it is collected", remedy)
     if mount.place == "container":
         return Finding(

@@ -91,7 +91,7 @@ def assess(report: dict[str, Any]) -> Iterator[Finding]:
     wrong = {_differs(worker["variables"], expected): worker["node"] for worker in reversed(workers)}
     trouble = next((words for words in sorted(wrong) if words), "")
     if trouble:
-        remedy = "set them where the training is started; docs/sunk.md, The environment of Ray's workers"
+        remedy = "set them in the environment of the driver, which hands them on when it calls ray.init"
         yield Finding("ray", "fail", f"a worker on {wrong[trouble]} sees {trouble}", remedy)
     else:
         names = ", ".join(sorted(set(expected) - _NOT_COMPARED))

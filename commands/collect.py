@@ -19,7 +19,7 @@ import typer
 from ..reader.durations import parse_duration
 from ..schemas.errors import BadFilter, BadTarget
 from ..schemas.wording import counted
-from ..viewer.text import human_bytes, visible
+from ..viewer.text import human_bytes, human_seconds, visible
 from .printing import print_json
 from .sizes import parse_size
 
@@ -130,6 +130,11 @@ class _Sidecar:
         if self._source.exists() and self._source.samefile(self._target):
             raise OSError(errno.EINVAL, "is source and destination at once", str(self._source))
         total = Report()
+        waits = "" if self._source.is_dir() else " (not there yet)"
+        text = f"collecting {self._source}{waits} to {self._target}, a pass every {human_seconds(every)};"
+        # a log that is closed ends no collecting
+        with contextlib.suppress(OSError):
+            typer.echo(f"verl-trace: {visible(text)} SIGTERM or Ctrl-C makes the last one", err=True)
         while not self._ending:
             began = time.monotonic()
             self._pace = Pace(self._limit)

@@ -45,7 +45,10 @@ def export(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", metavar="PATH", help="New file; of parquet a folder, for trajectories.parquet and calls.parquet."
+            "--out",
+            "-o",
+            metavar="PATH",
+            help="New file; of parquet a folder, for trajectories.parquet and calls.parquet.",
         ),
     ],
     filters: Filters = Filters(),  # noqa: B008

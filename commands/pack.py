@@ -16,6 +16,7 @@ from ..schemas.wording import counted
 from ..viewer.text import human_bytes, visible
 from .filters import check_names, with_filters
 from .printing import print_json
+from .runs import run_path
 from .sizes import parse_size
 
 __all__ = ["pack"]
@@ -23,13 +24,23 @@ __all__ = ["pack"]
 
 @with_filters
 def pack(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs, or of several.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN",
+            help="Folders of runs, or of several, or beginnings of runs' names in VERL_TRACE_DIR or runs.",
+        ),
+    ],
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write, X.tar; must not be there yet.")
     ],
     filters: Filters,
     split: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Begin a new part, X.part2.tar, at this size: 4GB, 500MiB.")
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="No part larger than this, 4GB or 500MiB, unless a single file of the run is: X.tar, X.part2.tar, …",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
 ) -> None:
@@ -43,6 +54,7 @@ def pack(
 
     Example: verl-trace pack runs/exp1 -o exp1.tar --split 4GB --step 0:1000:10
     """
+    runs = [run_path(path) for path in runs]
     found = [run for path in runs for run in find_runs(path)]
     unreadable = [name for path in runs for name in closed_folders(path)]
     ids = None if filters.everything else _chosen(found, filters)

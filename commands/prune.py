@@ -20,6 +20,7 @@ from ..schemas.wording import counted
 from ..viewer.text import human_bytes, visible
 from .filters import check_names, with_filters
 from .printing import print_json
+from .runs import run_path
 from .upload_options import EntityOption, ProjectOption, SettleOption, seconds
 
 if TYPE_CHECKING:
@@ -32,7 +33,12 @@ _DONE, _DECLINED = 0, 1
 
 @with_filters
 def prune(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or of several.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="Folder of a run, or of several, or a run's whole name in VERL_TRACE_DIR or runs."
+        ),
+    ],
     filters: Filters,
     uploaded: Annotated[
         bool, typer.Option("--uploaded", help="What the server holds as it is recorded: must be said.")
@@ -61,6 +67,7 @@ def prune(
     """
     if not uploaded:
         raise CannotStart("prune deletes nothing but what the server holds", hint="say so: --uploaded")
+    run = run_path(run, whole=True)
     if archive_at(run) is not None:
         raise CannotStart(f"{run} is a packed run, of which no part can be deleted", hint="remove the file itself")
     if parse_segment_name(run) is not None and run.is_file():

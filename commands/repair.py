@@ -14,6 +14,7 @@ from ..schemas.files import REPAIR_REPORT
 from ..schemas.wording import counted
 from ..viewer.text import visible
 from .printing import print_json
+from .runs import RunArgument, run_path
 
 __all__ = ["repair"]
 
@@ -21,11 +22,10 @@ _LISTED = 20
 
 
 def repair(
-    run: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="Folder of a run, or of several, a packed run (X.tar), or one span file."),
+    run: RunArgument,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="New folder for the copy, not inside of RUN.")
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New folder for the copy, not inside of RUN.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
 ) -> None:
     """Copy all that is readable of a run into a new folder; the original is only read.
@@ -37,7 +37,7 @@ def repair(
 
     Example: verl-trace repair runs/exp1 --out repaired
     """
-    result = repair_run(run, out)
+    result = repair_run(run_path(run), out)
     if as_json:
         print_json(orjson.dumps(result.as_json(), option=orjson.OPT_INDENT_2).decode())
     else:

@@ -14,6 +14,7 @@ from ..reader.durations import parse_duration
 from ..recorder.leftovers import RawSegment, seal_dead
 from ..viewer.text import visible
 from .printing import print_json
+from .runs import run_path
 
 __all__ = ["seal"]
 
@@ -28,7 +29,13 @@ _WORDS = {
 
 
 def seal(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or of several.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="Folder of a run, or of several, or the beginning of a run's name in VERL_TRACE_DIR or runs.",
+        ),
+    ],
     idle: Annotated[
         str | None,
         typer.Option(
@@ -48,7 +55,7 @@ def seal(
     Example: verl-trace seal runs
     """
     quiet = None if idle is None else parse_duration(idle, "--idle")
-    folders = sorted({found.folder for found in find_runs(run)})
+    folders = sorted({found.folder for found in find_runs(run_path(run))})
     files = [file for folder in folders for file in seal_dead(folder, idle=quiet)]
     if as_json:
         print_json(orjson.dumps([_as_json(file) for file in files], option=orjson.OPT_INDENT_2).decode())

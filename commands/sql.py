@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,7 +44,7 @@ def sql(
         str, typer.Option("--format", metavar="FORMAT", help="table, csv, json (a line a row) or parquet.")
     ] = "table",
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write to this file.", show_default=False)
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write to this file.", show_default=False)
     ] = None,
     tokenizer: Annotated[
         Path | None,
@@ -52,7 +52,7 @@ def sql(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Ask a run by SQL (DuckDB): tables trajectories, calls and turns; docs/reading.md has their columns.
+    """Ask a run by SQL (DuckDB): tables trajectories, calls and turns; `DESCRIBE calls` as query lists columns.
 
     Read-only. Only the tables that the query names are loaded, and inputs and outputs only where it names them or *.
 
@@ -84,41 +84,57 @@ def sql(
         check_names(filters, runs)
         try:
             if target is not None:
-                tables.connection.execute(f"COPY ({text}) TO {quoted(str(target))} (FORMAT parquet)")
+                copied = tables.connection.execute(
+                    f"COPY ({text}) TO {quoted(str(target))} (FORMAT parquet)"
+                ).fetchone()
+                written = 0 if copied is None else copied[0]
             else:
-                _write(tables.connection.execute(text), format, out)
+                written = _write(tables.connection.execute(text), format, out)
         except duckdb.Error as error:
             hint = "; ".join(f"{name}: {', '.join(TABLES[name])}" for name in sorted(tables_in(text)) or sorted(TABLES))
             raise BadQuery(str(error).strip().splitlines()[0], hint=hint) from None
         readings = tables.readings
+    if out is not None:
+        typer.echo(f"{visible(out)}: {counted(written, 'row')}")
     report_damage(readings)
 
 
-def _write(result: Any, format: str, out: Path | None) -> None:
+def _write(result: Any, format: str, out: Path | None) -> int:
+    """How many rows were written."""
     names = [column[0] for column in result.description]
-    rows = _rows(result)
+    rows = _Rows(result)
     if format == "table":
-        text = _table(names, rows)
+        text, shown = _table(names, rows)
         if out is None:
             typer.echo(text)
         else:
             with opened(out, out) as file:
                 file.write(f"{text}\n".encode())
-        return
+        return shown
     if out is None:
         _stream(sys.stdout.buffer, names, rows, format, shown=sys.stdout.isatty())
-        return
-    with opened(out, out) as file:
-        _stream(file, names, rows, format)
+    else:
+        with opened(out, out) as file:
+            _stream(file, names, rows, format)
+    return rows.count
 
 
-def _rows(result: Any) -> Iterator[tuple[Any, ...]]:
-    while batch := result.fetchmany(_FETCH):
-        yield from batch
+class _Rows:
+    """All rows of a result, once; `count`: so many were taken."""
+
+    def __init__(self, result: Any) -> None:
+        self._result = result
+        self.count = 0
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        while batch := self._result.fetchmany(_FETCH):
+            for row in batch:
+                self.count += 1
+                yield row
 
 
 def _stream(
-    file: Any, names: Sequence[str], rows: Iterator[tuple[Any, ...]], format: str, *, shown: bool = False
+    file: Any, names: Sequence[str], rows: Iterable[tuple[Any, ...]], format: str, *, shown: bool = False
 ) -> None:
     """`shown`: a terminal reads it, which is not to obey what a text says."""
     if format == "json":
@@ -135,7 +151,8 @@ def _stream(
     text.detach()
 
 
-def _table(names: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> str:
+def _table(names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> tuple[str, int]:
+    """The text, and how many rows are in it."""
     shown: list[list[str]] = []
     more = 0
     numbers = [True] * len(names)
@@ -150,7 +167,7 @@ def _table(names: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> str:
     left = next((index for index, number in enumerate(numbers) if number), len(names))
     head = [visible(name) for name in names]
     text = fitting_table(head, shown, columns_of() if sys.stdout.isatty() else None, left=left)
-    return f"{text}\n… {counted(more, 'more row')}; --format csv has all" if more else text
+    return f"{text}\n… {counted(more, 'more row')}; --format csv has all" if more else text, len(shown)
 
 
 def _told(value: Any) -> Any:

@@ -16,11 +16,11 @@ from ..uploader.status import Rows, RunStatus, run_status
 from ..viewer.text import visible
 from .filters import check_names, with_filters
 from .printing import print_json
+from .runs import RunArgument, run_path
 from .upload_options import (
     EntityOption,
     PartialOption,
     ProjectOption,
-    RunArgument,
     SettleOption,
     StateDirOption,
     seconds,
@@ -60,6 +60,7 @@ def status(
     Example: verl-trace status runs/exp1 --ask
     """
     folder = state_folder(state_dir)
+    run = run_path(run)
     found, runs = [], find_runs(run)
     for one in runs:
         questions = [_question(one, entity, project)] if ask else []

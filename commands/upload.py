@@ -13,6 +13,7 @@ from ..reader import Filters
 from ..schemas.errors import CannotStart, MissingExtra
 from .filters import with_filters
 from .printing import print_json
+from .runs import WholeRunArgument, run_path
 from .sizes import parse_size
 from .upload_choice import (
     BudgetOption,
@@ -29,7 +30,6 @@ from .upload_options import (
     NoWandbOption,
     PartialOption,
     ProjectOption,
-    RunArgument,
     RunIdOption,
     SettleOption,
     StateDirOption,
@@ -85,7 +85,7 @@ FailFastOption = Annotated[
 
 @with_filters
 def upload(
-    run: RunArgument,
+    run: WholeRunArgument,
     filters: Filters,
     entity: EntityOption = None,
     project: ProjectOption = None,
@@ -155,6 +155,7 @@ def upload(
         "max_field": None if max_field is None else parse_size(max_field, "--max-field"),
         "quota": parse_size(quota, "--quota"), "follow": seconds(every) if follow else None,
     }  # fmt: skip
+    run = run_path(run, whole=True, awaited=follow)
     if follow:
         typer.echo(f"verl-trace: following {run}, a look every {every}; Ctrl-C ends it", err=True)
     try:

@@ -14,7 +14,6 @@ __all__ = [
     "NoWandbOption",
     "PartialOption",
     "ProjectOption",
-    "RunArgument",
     "RunIdOption",
     "SettleOption",
     "StateDirOption",
@@ -40,9 +39,6 @@ def checked_seconds(text: str) -> str:
     return text
 
 
-RunArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Folder of a run, or of several, a packed run (X.tar), or one span file.")
-]
 EntityOption = Annotated[
     str | None, typer.Option(metavar="ENTITY", help="W&B entity (user or team) instead of the recorded or default one.")
 ]

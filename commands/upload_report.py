@@ -90,13 +90,15 @@ def _run(report: RunReport, plan: Estimate | None) -> Iterator[str]:
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.skipped.items()) if count)
     yield f"  skipped  {sum(report.skipped.values()):>9,}{f'  ({reasons})' if reasons else ''}"
     yield f"  failed   {report.failed:>9,}"
-    for failure in report.failures[:_LISTED]:
+    # what was left when it stopped has one reason, which is told below
+    refused = [failure for failure in report.failures if failure.reason != f"not sent: {report.stopped}"]
+    for failure in refused[:_LISTED]:
         field = f" [{failure.field}]" if failure.field else ""
-        # the reason of the stop is told once, below
-        reason = "not sent: see below" if failure.reason == f"not sent: {report.stopped}" else failure.reason
-        yield f"    {failure.id} {failure.op}{field}: {reason}"
-    if report.failed > _LISTED:
-        yield f"    … and {report.failed - _LISTED:,} more"
+        yield f"    {failure.id} {failure.op}{field}: {failure.reason}"
+    if report.failed - report.unsent > _LISTED:
+        yield f"    … and {report.failed - report.unsent - _LISTED:,} more"
+    if report.unsent:
+        yield f"    {counted(report.unsent, 'call')} not sent, since the upload stopped"
     if report.moved:
         fields = plural(len(report.moved), "field")
         yield f"  moved    {len(report.moved):>9,} {fields} of calls too large for a row of Weave into files"
@@ -108,6 +110,8 @@ def _run(report: RunReport, plan: Estimate | None) -> Iterator[str]:
         yield f"  feedback {report.feedback:>9,} {plural(report.feedback, 'reward')}"
     if plan is None:
         yield f"  stored   {report.stored:>9,}{_checked(report)}"
+    if report.compared is not None:
+        yield _compared(report)
     for difference in report.differences[:_LISTED]:
         yield f"    {difference.id} {difference.op} {difference.field}: {difference.kind}"
     if sum(report.differing.values()) > _LISTED:
@@ -128,11 +132,20 @@ def _checked(report: RunReport) -> str:
     """What the check after sending came to."""
     if report.checked is None:
         return "  (not checked)"
-    kinds = ", ".join(f"fields: {count:,} {kind}" for kind, count in sorted(report.differing.items()))
     found = f"  (the server shows {report.checked:,} of them"
     if report.more:
         found += f", and {report.more:,} more of these trajectories"
-    return f"{found}{f'; {kinds}' if kinds else ''})"
+    return f"{found})"
+
+
+def _compared(report: RunReport) -> str:
+    """What reading everything back came to."""
+    from ..uploader.size import size_words
+
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report.differing.items()))
+    found = f"fields: {kinds}" if kinds else "every field is as recorded"
+    calls = plural(report.compared or 0, "call")
+    return f"  compared {report.compared:>9,} {calls} read back, {size_words(report.compared_bytes)} of JSON; {found}"
 
 
 def _remarks(report: RunReport) -> list[str]:
@@ -141,7 +154,9 @@ def _remarks(report: RunReport) -> list[str]:
 
     remarks = []
     if report.interrupted:
-        remarks.append(f"{counted(report.interrupted, 'call')} never ended: marked by the exception Interrupted")
+        remarks.append(
+            f"{counted(report.interrupted, 'call')} without a recorded end: marked by the exception Interrupted"
+        )
     if report.orphans:
         remarks.append(
             f"{counted(report.orphans, 'call')} with a parent that was not recorded, marked by"

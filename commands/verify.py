@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import orjson
 import typer
 
+from ..reader.losses import lost_words
 from ..reader.pruned import pruned_notes, pruned_words
 from ..reader.scan import FileReport
 from ..reader.segments import Damage
@@ -16,6 +16,7 @@ from ..reader.verify import verify as verify_runs
 from ..schemas.wording import counted
 from ..viewer.text import visible
 from .printing import print_json
+from .runs import RunArgument, run_path
 
 __all__ = ["EXIT_CODES", "verify"]
 
@@ -26,10 +27,7 @@ _LISTED = 20
 
 
 def verify(
-    run: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="Folder of a run, or of several, a packed run (X.tar), or one span file."),
-    ],
+    run: RunArgument,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a run.")] = False,
 ) -> None:
     """Read everything in a run and say what is whole, torn or damaged. Changes nothing.
@@ -41,6 +39,7 @@ def verify(
 
     Example: verl-trace verify runs/exp1
     """
+    run = run_path(run)
     reports = verify_runs(run)
     if as_json:
         print_json(orjson.dumps([report.as_json() for report in reports], option=orjson.OPT_INDENT_2).decode())
@@ -110,7 +109,7 @@ def _remarks(report: RunReport) -> str:
     }
     parts = [f"{count:,} {words}" for words, count in counts.items() if count]
     if report.lost_records:
-        parts.append(f"{counted(report.lost_records, 'record')} known to be lost")
+        parts.append(f"never written: {visible(lost_words(report.lost_records, report.lost_by))}")
     return f" ({'; '.join(parts)})" if parts else ""
 
 

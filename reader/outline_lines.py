@@ -29,7 +29,7 @@ from .writers import Segment, Writer
 __all__ = ["FORM", "Row", "is_whole", "merge_rows", "outline_lines"]
 
 # Raised when what is kept changes: outlines of another form are made anew.
-FORM = 3
+FORM = 4
 _LEVEL = 1
 
 # A call: id, parent, op, kind, status, duration, tokens, response, started_at, ended_at, place, seen.
@@ -250,6 +250,7 @@ class _Outliner:
             "unknown": self._unknown,
             **self._counts,
             "lost": [self._losses.told, self._losses.dropped, self._losses.damaged],
+            "lost_by": [self._losses.told_by, self._losses.dropped_by],
             "words": list(words),
             "places": self._place_rows,
             "scores": len(self._scores),

@@ -40,14 +40,15 @@ _FIGURES = (
 _place, _shares, _ops = itemgetter(3), itemgetter(14), itemgetter(15)
 _OP = (_TEXT, _TEXT, _WHOLE, _WHOLE, _WHOLE, _WHOLE, _LIST)
 _durations = itemgetter(6)
-# The head, without its form; and of it `damages` and `lost`.
+# The head, without its form; and of it `damages`, `lost` and `lost_by`.
 _HEAD: dict[str, _Types] = {
     "file": _TEXT, "size": _WHOLE, "ended": _FLAG, "last_seen": _TEXT, "damages": _LIST, "unknown": frozenset({dict}),
-    "skipped": _WHOLE, "duplicates": _WHOLE, "lost": _LIST, "words": _LIST, "places": _LIST, "scores": _WHOLE,
-    "traces": _LIST, "records": _LIST,
+    "skipped": _WHOLE, "duplicates": _WHOLE, "lost": _LIST, "lost_by": _LIST, "words": _LIST, "places": _LIST,
+    "scores": _WHOLE, "traces": _LIST, "records": _LIST,
 }  # fmt: skip
 _DAMAGE = (_WHOLE, _WHOLE, _TEXT, _TEXT)
 _LOST = (_WHOLE, _WHOLE, _WHOLE)
+_LOST_BY = (frozenset({dict}), frozenset({dict}))
 
 
 def is_outline(head: dict[str, Any], lines: Sequence[bytes], file: str) -> bool:
@@ -84,6 +85,8 @@ def _is_head(head: dict[str, Any], file: str) -> bool:
         and _are(chain(head["words"], head["traces"], head["unknown"]), _TEXT)
         and _are(head["unknown"].values(), _WHOLE)
         and _are_rows([head["lost"]], _LOST)
+        and _are_rows([head["lost_by"]], _LOST_BY)
+        and all(_are(counts, _TEXT) and _are(counts.values(), _WHOLE) for counts in head["lost_by"])
         and _are_rows(head["damages"], _DAMAGE)
         and _are_rows(head["places"], (_TEXT, _TEXT))
         and all(type(orjson.loads(text)) is dict for text in chain.from_iterable(head["places"]))

@@ -70,7 +70,9 @@ class _Outlines:
         for part, found in _parts(run):
             self._count(part, *found)
             parts.append(part)
-        self._reading.lost_records += sum(losses.records for losses in self._losses.values())
+        for losses in self._losses.values():
+            self._reading.lost_records += losses.records
+            self._reading.lost_by += losses.by_reason
         self._reading.unjoined_scores += self._scores.settle()
         for part in parts:
             yield from self._part(part)
@@ -87,7 +89,7 @@ class _Outlines:
         for kind, count in head["unknown"].items():
             reading.unknown_kinds[kind] = reading.unknown_kinds.get(kind, 0) + count
         reading.skipped += head["skipped"]
-        self._losses[writer.id].add(*head["lost"])
+        self._losses[writer.id].add(*head["lost"], *head["lost_by"])
         reading.duplicates += head["duplicates"]
         writer.closed = head["ended"]
         self._last_seen[writer.id] = max(self._last_seen.get(writer.id, writer.started_at), head["last_seen"])

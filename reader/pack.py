@@ -58,7 +58,8 @@ def pack(
     """Pack all files of `runs` into `out` (X.tar) and, beyond `split` bytes, into X.part2.tar and so on.
 
     `chosen` says of a trace id whether it is wanted, `choice` in words what that means: an interrupted attempt goes on
-    only where it was for the same. A single file larger than `split` makes a part of its own.
+    only where it was for the same. No part is larger than `split` but one with a single
+    file that is.
 
     Raises:
         BadTarget: `out` is there already, or cannot be written.

@@ -19,12 +19,16 @@ __all__ = ["Parts"]
 
 _BLOCK = 512
 _CHUNK = 1 << 20
-# Headers of a member (PAX and plain), and what it adds to the list at the end.
-_OVERHEAD = 4 * _BLOCK
+# As long as any.
+_NO_SHA256 = "0" * 64
+# Ends a tar.
+_END_BLOCKS = 2 * _BLOCK
 
 
 class Parts:
     """A context in which files are added; `publish` gives the parts their names, the first one last.
+
+    No part is larger than `split` bytes but one that holds a single file, or the list of all files alone.
 
     `kept`: files that an interrupted attempt with the same `choice` had written; `files` and `size` count all.
 
@@ -59,6 +63,7 @@ class Parts:
         self._file = open(path, "r+b" if path.exists() else "w+b")
         self._file.truncate(end)
         self._file.seek(end)
+        self._list = sum(len(_entry(name, part)) + 1 for name, (part, _) in self._names.items() if part == number)
         self.kept = self.files = len(self._names)
         return self
 
@@ -73,13 +78,13 @@ class Parts:
 
     def add(self, name: str, content: bytes, modified: float) -> None:
         """Write a file behind the others, into a new part where this one would become too large."""
-        self._make_room(len(content))
+        self._make_room(name, len(content), modified)
         self._write(name, content, modified)
         self._note(name, modified)
 
     def add_file(self, name: str, path: Path, size: int, modified: float) -> None:
         """The same with the first `size` bytes of a file that may be too large for the memory."""
-        self._make_room(size)
+        self._make_room(name, size, modified)
         digest, left = hashlib.sha256(), size
         for chunk in _chunks(path, size):
             digest.update(chunk)
@@ -91,20 +96,39 @@ class Parts:
         self._file.write(bytes(-size % _BLOCK))
         self._note(name, modified)
 
-    def _make_room(self, size: int) -> None:
-        if self._split is not None and self._file.tell() and self._file.tell() + size + _OVERHEAD > self._split:
-            self._end_part(last=False)
-            self._finished += self._file.tell()
-            self._file.close()
-            self._number += 1
-            self._file = open(self._partial(self._number), "w+b")  # noqa: SIM115
+    def _make_room(self, name: str, size: int, modified: float) -> None:
+        if self._split is None or not self._file.tell():
+            return
+        member = len(self._head(name, size, modified, _NO_SHA256)) + _blocks(size)
+        if self._file.tell() + member + self._end_size(self._list + len(_entry(name, self._number)) + 1) > self._split:
+            self._next_part()
+
+    def _next_part(self) -> None:
+        self._end_part(last=False)
+        self._finished += self._file.tell()
+        self._file.close()
+        self._number += 1
+        self._list = 0
+        self._file = open(self._partial(self._number), "w+b")  # noqa: SIM115
+
+    def _end_size(self, entries: int) -> int:
+        """Bytes of the end of a part whose list has `entries` bytes of entries."""
+        size = len(orjson.dumps({"part": self._number, "last": False, "files": []})) + entries
+        return len(self._head(PACK_END, size, 0.0, _NO_SHA256)) + _blocks(size) + _END_BLOCKS
 
     def _note(self, name: str, modified: float) -> None:
         self._names[name] = self._number, modified
+        self._list += len(_entry(name, self._number)) + 1
         self.files = len(self._names)
 
     def publish(self) -> list[Path]:
         """Write the list of all files, bring everything to the disk and give the parts their names."""
+        everything = self._end_size(sum(len(_entry(name, part)) + 1 for name, (part, _) in self._names.items()))
+        if self._split is not None and self._file.tell():
+            # one file that makes its part too large may as well keep company with the list
+            fits = self._file.tell() + self._end_size(self._list) <= self._split
+            if fits and self._file.tell() + everything > self._split:
+                self._next_part()
         self._end_part(last=True)
         paths = []
         for number in range(self._number, 0, -1):
@@ -128,7 +152,7 @@ class Parts:
         end = 0
         with open(self._existing(number), "rb") as file:
             for info in read_headers(file):
-                member_end = info.offset_data + -(-info.size // _BLOCK) * _BLOCK
+                member_end = info.offset_data + _blocks(info.size)
                 name = info.name
                 if name == PACK_END or info.pax_headers.get(PACK_CHOICE, "") != self._choice:
                     break
@@ -141,7 +165,7 @@ class Parts:
     def _end_part(self, *, last: bool) -> None:
         here = [{"name": name, "part": part} for name, (part, _) in self._names.items() if last or part == self._number]
         self._write(PACK_END, orjson.dumps({"part": self._number, "last": last, "files": here}), 0.0)
-        self._file.write(bytes(2 * _BLOCK))
+        self._file.write(bytes(_END_BLOCKS))
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -155,6 +179,15 @@ class Parts:
         info.size, info.mtime, info.mode = size, modified, 0o644
         info.pax_headers = {PACK_SHA256: sha256, PACK_CHOICE: self._choice}
         return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _entry(name: str, part: int) -> bytes:
+    """A file in the list at the end of a part."""
+    return orjson.dumps({"name": name, "part": part})
+
+
+def _blocks(size: int) -> int:
+    return -(-size // _BLOCK) * _BLOCK
 
 
 def _chunks(path: Path, size: int) -> Iterator[bytes]:

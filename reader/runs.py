@@ -25,7 +25,7 @@ UNKNOWN = "unknown"
 
 # What is wrong with a file that ends as span files do: they say in their names whose they are.
 _NOT_NAMED_SO = "not named as a span file is, <writer>.<5 digits>.jsonl or .jsonl.zst"
-_NAMES = "rename it back if it is one; docs/format.md, Folders and names, says what is in the name"
+_NAMES = "rename it back if it is one; <writer> is <UTC start>-<node>-<pid>-<12 hex digits>"
 
 _Segments = dict[tuple[str, int], Segment]
 

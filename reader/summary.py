@@ -37,6 +37,7 @@ class Summary:
     orphans: int = 0
     skipped: int = 0
     lost: int = 0
+    lost_by: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
     first: str = ""
     last: str = ""
@@ -112,7 +113,7 @@ def summarise(run: Run, filters: Filters | None = None, seen: Callable[[Outline]
             if seen is not None:
                 seen(outline)
     summary.skipped = reading.skipped
-    summary.lost = reading.lost_records
+    summary.lost, summary.lost_by = reading.lost_records, reading.lost_by
     summary.duplicates = reading.duplicates
     summary.damages = reading.damages
     summary.unknown_kinds = reading.unknown_kinds

@@ -42,6 +42,7 @@ class Reading:
     duplicates: int = 0
     skipped: int = 0
     lost_records: int = 0
+    lost_by: Counter[str] = field(default_factory=Counter)  # the same by reason, where one is told
     unjoined_scores: int = 0  # of which nothing says whose they are, or whose calls are not there
 
 
@@ -114,6 +115,7 @@ class _Builder:
                     yield from self._take(done)
         writer.closed = record is not None and is_exit(record)
         self._reading.lost_records += self._losses.records
+        self._reading.lost_by += self._losses.by_reason
         for state in self._open.values():
             state.leave(writer, self._last_seen)
         for trace_id in self._unended:

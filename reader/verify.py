@@ -47,6 +47,7 @@ class RunReport:
     unfinished: int = 0
     without_text: int = 0
     lost_records: int = 0
+    lost_by: Counter[str] = field(default_factory=Counter)
     unreadable: list[str] = field(default_factory=list)
     contents: list[WriterContents] = field(default_factory=list)
 
@@ -84,6 +85,7 @@ class RunReport:
             "calls_without_text": self.without_text,
             "unknown_kinds": dict(self.unknown_kinds),
             "lost_records": self.lost_records,
+            "lost_by": dict(self.lost_by),
             "unreadable": self.unreadable,
             "side_files": [file.as_json() for of_writer in self.contents for file in of_writer.files],
             "missing_contents": [digest for of_writer in self.contents for digest in of_writer.missing],
@@ -143,6 +145,7 @@ class _Verification:
         if self._losses.records:
             self.report.explained.add(writer.id)
             self.report.lost_records += self._losses.records
+            self.report.lost_by += self._losses.by_reason
         self.report.contents.append(check_contents(writer, self._referred, alive=alive, told=self._told))
 
     def _miss(self, writer: str, indexes: range) -> None:

@@ -87,6 +87,23 @@ def test_a_reader_that_leaves_early(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def test_a_mistyped_variable_is_told_by_every_command(tmp_path: Path) -> None:
+    """Once, on stderr, since it is not heard; what is like no setting, and settings themselves, are not remarked on."""
+    found = {
+        "VERL_TRACE_DIRR": str(tmp_path),
+        "VERL_TRACE_DIR": "none",
+        "VERL_TRACE_ZZZZZZ": "1",
+        "VERL_TRACE_CACHE": "c",
+    }
+    done = verl_trace("ls", cwd=tmp_path, **found)
+    doctor = verl_trace("doctor", "--no-upload", "--no-ray", cwd=tmp_path, VERL_TRACE_DIRR="x")
+
+    warning, error = done.stderr.splitlines()
+    assert warning == "verl-trace: warning: VERL_TRACE_DIRR is no setting: did you mean VERL_TRACE_DIR?"
+    assert (done.returncode, done.stdout, "no such file or folder" in error) == (2, "", True)
+    assert (doctor.stdout.count("VERL_TRACE_DIRR"), doctor.stderr) == (1, "")
+
+
 def test_the_command_line_starts_without_heavy_packages() -> None:
     """weave, wandb and requests belong to an extra, and even where they are installed only an upload loads them."""
     names = ("weave", "wandb", "requests", "numpy", "torch", "pydantic", "verl")

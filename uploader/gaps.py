@@ -7,7 +7,7 @@ tell what was missing.
 A sealed file was published whole, with a checksum: one that is cut off or damaged is a copy that is not whole, yet or
 any more. What looks unfinished there waits for a better one; a call that it lacks entirely can still be added then.
 
-So does what awaits its score, which may lie in the damaged part of whichever process has it.
+So does what awaits its score, which may lie in the missing or damaged part of whichever process has it.
 
 Of a packed run more is known: which files it had, and their checksums. There what may have its score in a file that is
 missing waits, too.
@@ -15,6 +15,7 @@ missing waits, too.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -66,10 +67,10 @@ class Gaps:
         names = [*self._names, *sorted(name for name in damaged if name not in self._names)]
         return [*names, self._next_name] if self._open_end else names
 
-    @property
-    def damaged(self) -> bool:
-        """Whether a sealed segment is not whole; known once the first pass over the run is done."""
-        return bool(self._spoilt)
+    def may_hold_scores(self, attempts: Container[str]) -> bool:
+        """Whether scores of trajectories of these attempts may lie in what is missing before the last segment, or in a
+        sealed segment that is not whole, which is known once the first pass over the run is done."""
+        return bool(self._spoilt) or (bool(self._resumed) and self._writer.attempt in attempts)
 
     @property
     def _certain(self) -> bool:

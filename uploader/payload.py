@@ -286,10 +286,14 @@ def _as_object(inputs: bytes | None) -> bytes:
 def _exception(call: Call) -> str | None:
     """The text that Weave's client would send: JSON with type, message and traceback."""
     if call.unfinished:
-        message = (
-            f"the recording process {call.writer.pid} on {call.writer.host} ended before this call did;"
-            f" it was last seen at {call.last_seen_at}"
+        process = f"process {call.writer.pid} on {call.writer.host}"
+        # one that has closed its recording was not killed: recording was paused, say, or the disk full
+        ended = (
+            f"no end of this call was recorded, although the {process} closed its recording"
+            if call.writer.closed
+            else f"the recording {process} ended before this call did"
         )
+        message = f"{ended}; it was last seen at {call.last_seen_at}"
         return json.dumps({"type": "Interrupted", "message": message})
     return None if call.exception is None else json.dumps(call.exception)
 

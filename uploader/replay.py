@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..reader import Run, iter_trajectories
 from ..reader.digest_cache import digests
+from ..reader.losses import lost_words
 from ..reader.pick import read
 from ..reader.trees import Reading
 from ..schemas.errors import Rejected
@@ -269,11 +270,14 @@ class _Replay:
                     yield trajectory
 
         yield from plan.batches(of_new())
+        known = {damage.path for damage in reading.damages}
+        # what the cache knew to be whole, and is not any more
+        since = [damage for damage in again.damages if damage.path not in known]
+        reading.damages += since
         if seen < len(new):
             gone = counted(len(new) - seen, "trajectory")
-            self._report.unreadable.append(f"{self._run.folder}: files of {gone} have gone")
-        known = {damage.path for damage in reading.damages}
-        reading.damages += [one for one in again.damages if one.kind == "unreadable" and one.path not in known]
+            what = f"records of {gone} cannot be read any more" if since else f"files of {gone} have gone"
+            self._report.unreadable.append(f"{self._run.folder}: {what}")
 
     def _note_troubles(self) -> None:
         if self._ledger.trouble:
@@ -294,7 +298,7 @@ def _note(run: Run, report: RunReport, reading: Reading, settling: Settling) -> 
     if reading.skipped:
         report.note(f"{counted(reading.skipped, 'trajectory')} left out by sampling when the run was recorded")
     if reading.lost_records:
-        report.note(f"{counted(reading.lost_records, 'record')} could not be written when the run was recorded")
+        report.note(f"not written when the run was recorded: {lost_words(reading.lost_records, reading.lost_by)}")
     if report.skipped[WAITS_FOR_SEGMENT]:
         names = settling.missing
         more = f" and {len(names) - DAMAGES_NOTED:,} more" if len(names) > DAMAGES_NOTED else ""

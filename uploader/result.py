@@ -83,15 +83,17 @@ class MovedField:
 
 @dataclass
 class RunReport:
-    """The upload of one run. `failures` has the first `FAILURES_KEPT` of `failed`.
+    """The upload of one run. `failures` has the first `FAILURES_KEPT` of `failed`; `unsent` of these were never sent,
+    since the upload had stopped.
 
     All counts but `trajectories` and `bytes` are calls; `interrupted`, `orphans` and `marked_texts` (strings that got
     `TEXT_MARK`) and `missing_contents` (pictures and arrays that no side file holds whole) count within the calls
     that were sent (dry run: would be). `unlinked`: stored calls that lack the link to their W&B run, the first
     `FAILURES_KEPT` of them in `unlinked_calls`; `without_link`: calls that were sent without one, by attempt, for the
     reason in `why_without`. `wandb_left`: something of a W&B run is still to be synced. `trajectories_to_send`,
-    `stored_bytes`: of a dry run. `unreadable`: files that the operating system refuses, or that are damaged; what
-    cannot be read of them counts nowhere.
+    `stored_bytes`: of a dry run. `checked`: calls that the server counts; `compared`: calls that were read back and
+    compared whole, of `compared_bytes` of JSON; None where that was not asked for. `unreadable`: files that the
+    operating system refuses, or that are damaged; what cannot be read of them counts nowhere.
     """
 
     project_name: str
@@ -104,6 +106,7 @@ class RunReport:
     sent: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     failed: int = 0
+    unsent: int = 0
     failures: list[Failure] = field(default_factory=list)
     bytes: int = 0
     interrupted: int = 0
@@ -127,6 +130,8 @@ class RunReport:
     # what stopped it would do so again, as long as key, project and server are the same
     for_good: bool = False
     checked: int | None = None
+    compared: int | None = None
+    compared_bytes: int = 0
     more: int = 0
     lightened: int = 0
     differences: list[Difference] = field(default_factory=list)
@@ -212,6 +217,7 @@ class RunReport:
             "stored": self.stored,
             "skipped": _plain(self.skipped),
             "failed": self.failed,
+            "unsent": self.unsent,
             "to_send": self.to_send,
             "trajectories_to_send": self.trajectories_to_send,
             "bytes": self.bytes,
@@ -234,6 +240,8 @@ class RunReport:
             "failures": [vars(failure) for failure in self.failures],
             "stopped": self.stopped,
             "checked": self.checked,
+            "compared": self.compared,
+            "compared_bytes": self.compared_bytes,
             "more": self.more,
             "lightened": self.lightened,
             "differing": _plain(self.differing),

@@ -158,6 +158,8 @@ class Sender:
         if left:
             unsent = [Refused(call, f"not sent: {self._given_up}", "") for call in left.values()]
             self._settle(batch, left, Outcome(refused=unsent))
+            with self._lock:
+                self._report.unsent += len(unsent)
         self._check_what_is_due(at_least=MAX_TRACES)
         self._tell()
 
@@ -239,7 +241,10 @@ class Sender:
                     else [Difference(call.id, call.op, "(the whole call)", DIFFERS)]
                 )
             ]
+            read_back = [call for call in piece if call.id in rows]
             with self._lock:
+                self._report.compared = (self._report.compared or 0) + len(read_back)
+                self._report.compared_bytes += sum(call.size for call in read_back)
                 for difference in found:
                     self._report.differ(difference)
 

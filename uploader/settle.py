@@ -122,8 +122,10 @@ class Settling:
             return WAITS_FOR_SEGMENT
         # whoever tells scores may be another process
         awaits_score = trajectory.awaits_score or trajectory.group_awaited
-        if awaits_score and any(of_writer.damaged for of_writer in self._gaps.values()):
-            return WAITS_FOR_SEGMENT
+        if awaits_score:
+            attempts = {writer.attempt for writer in writers}
+            if any(of_writer.may_hold_scores(attempts) for of_writer in self._gaps.values()):
+                return WAITS_FOR_SEGMENT
         if not self._partial and any(_lacks_contents(call) and self._side_gap(call.writer) for call in calls):
             return WAITS_FOR_SEGMENT
         if not self._attempts or self._attempts.isdisjoint(writer.attempt for writer in writers):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..reader import Run, Summary
+from ..reader.losses import lost_words
 from ..reader.pruned import pruned_notes, pruned_words
 from ..schemas.wording import counted
 from .text import cell_width, human_bytes, human_seconds, plain_table, visible
@@ -45,6 +46,7 @@ def run_facts(run: Run, summary: Summary) -> dict[str, Any]:
         "unjoined_scores": summary.unjoined_scores,
         "skipped": summary.skipped,
         "lost": summary.lost,
+        "lost_by": dict(summary.lost_by),
         "duplicates": summary.duplicates,
         "unknown_kinds": summary.unknown_kinds,
         "damages": [
@@ -138,15 +140,16 @@ def _notes(fact: dict[str, Any], whole_run: bool) -> list[str]:
     if not fact["calls"]:
         notes.append(f"{name}: {'no calls recorded' if whole_run else 'no trajectory is meant by these filters'}")
     counts = {
-        "unfinished": ("call", "without an end (the process was killed, or is still at it)"),
+        "unfinished": ("call", f"without an end ({_why_unfinished(fact)})"),
         "orphans": ("call", "whose parent is not in the files"),
         "unscored": ("trajectory", "whose reward is not known (yet)"),
         "unjoined_scores": ("score", "of trajectories that are not in the files"),
         "skipped": ("trajectory", "left out by sampling or VERL_TRACE_STEPS"),
-        "lost": ("record", "that could not be written (`lost` and `close` records say why)"),
         "duplicates": ("record", "found twice and counted once"),
     }
     notes += [f"{name}: {counted(fact[key], noun)} {words}" for key, (noun, words) in counts.items() if fact[key]]
+    if fact["lost"]:
+        notes.append(f"{name}: never written: {visible(lost_words(fact['lost'], fact['lost_by']))}")
     notes += [_clock_note(name, found) for found in fact["clock_differences"]]
     unknown = fact["unknown_kinds"].items()
     notes += [f"{name}: {counted(n, 'record')} of the unknown kind {visible(kind)!r}" for kind, n in unknown]
@@ -158,6 +161,14 @@ def _notes(fact: dict[str, Any], whole_run: bool) -> list[str]:
         more = counted(len(fact["damages"]) - _DAMAGES_TOLD, "more damaged place")
         notes.append(f"{name}: {more}; --json lists them all")
     return notes
+
+
+def _why_unfinished(fact: dict[str, Any]) -> str:
+    """What may have become of calls that did not end. A process that has closed its recording was not killed."""
+    reasons = ["the record was not written"] if fact["lost"] else []
+    if fact["state"] != "closed":
+        reasons.append("the process was killed, or is still at it")
+    return ", or ".join(reasons) or "still at work when the recording ended"
 
 
 def _clock_note(name: str, found: dict[str, Any]) -> str:

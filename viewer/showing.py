@@ -141,7 +141,10 @@ def _said(turn: Turn, columns: int, full: bool) -> Iterator[Line]:
     elif turn.tokens is not None:
         yield line(_INDENT, (f"{counted(turn.tokens, 'token id')} and no text; --tokenizer PATH decodes them", "dim"))
     elif turn.call is not None and turn.call.unfinished:
-        yield line(_INDENT, ("did not end: its process was killed, or is still at it", "yellow"))
+        # a process that has closed its recording was not killed
+        closed = "has no end here: the record was not written, or the recording ended first"
+        killed = "did not end: its process was killed, or is still at it"
+        yield line(_INDENT, (closed if turn.call.writer.closed else killed, "yellow"))
 
 
 def _asked(asked: ToolCall, columns: int, full: bool) -> Iterator[Line]:

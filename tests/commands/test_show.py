@@ -122,6 +122,19 @@ def test_hostile_text_is_text(cli: Cli, writer: Callable[..., Any], tmp_path: Pa
     assert "</script><img src=x onerror=alert(1)>" in outputs[1]
 
 
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_turn_without_an_end(cli: Cli, writer: Callable[..., Any], tmp_path: Path, closed: bool) -> None:
+    """A process that closed its recording was not killed."""
+    made = writer(tmp_path / "runs", "p")
+    root = made.start("Agent.run")
+    made.start("Model.generate", parent=root, inputs={"prompt_ids": [1, 2]})
+    made.close() if closed else made.age(3600)
+    shown = cli("show", made.folder, root["id"]).out
+
+    assert ("its process was killed" in shown) is not closed
+    assert ("the record was not written, or the recording ended first" in shown) is closed
+
+
 def test_a_tree_may_be_deep_or_wide(cli: Cli, writer: Callable[..., Any], tmp_path: Path) -> None:
     """A chain of 3,000 levels, and 6,700 children: told in part, all with `--full`, quickly and without recursion."""
     made = writer(tmp_path / "runs", "p")

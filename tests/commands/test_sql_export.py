@@ -70,6 +70,16 @@ def test_table_csv_and_parquet(cli: Cli, rollouts: Path, tmp_path: Path) -> None
     assert duckdb.sql(f"SELECT * FROM '{tmp_path / 'x.parquet'}'").fetchall() == rows
 
 
+@pytest.mark.parametrize("format", ["table", "csv", "json", "parquet"])
+def test_a_file_that_was_written_is_told(cli: Cli, rollouts: Path, tmp_path: Path, format: str) -> None:
+    """Its name and its rows, as `export` does."""
+    text = "SELECT step FROM trajectories ORDER BY trace_id LIMIT 3"
+    done = cli("sql", rollouts, text, "--format", format, "-o", tmp_path / "x")
+
+    assert (done.code, done.out, done.err) == (0, f"{tmp_path / 'x'}: 3 rows\n", "")
+    assert (tmp_path / "x").stat().st_size > 0
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -107,7 +107,8 @@ def test_stopped_midway(run: Run, wandb_login: Server, recording: Any, project: 
     assert code == 5
     assert numbers(out) == {"recorded": 2, "sent": 0, "skipped": 0, "failed": 2}
     assert "  stopped: " in out
-    assert out.count("not sent: see below") == 2
+    assert out.count("not sent") == 1
+    assert "    2 calls not sent, since the upload stopped\n" in out
     assert out.count("SQLite storage") == 1
     assert "run the command again" not in out
 
@@ -157,13 +158,18 @@ def test_what_was_not_chosen_is_no_failure(run: Run, wandb_login: Server, record
 
 
 def test_deep_check(run: Run, wandb_login: Server, recording: Any) -> None:
-    """`--check deep` says how many calls were read back; `none` says that nobody looked."""
+    """`--check deep` says how many calls and bytes were read back, and what came of it; the others looked at less."""
     recording.close()
 
+    counts = run("upload", recording.folder)
     deep = run("upload", recording.folder, "--check", "deep")
     none = run("upload", recording.folder, "--check", "none")
 
-    assert (deep[0], none[0]) == (0, 0)
+    assert (counts[0], deep[0], none[0]) == (0, 0, 0)
+    assert re.search(
+        r"\n  compared         2 calls read back, [\d.]+ k?B of JSON; every field is as recorded\n", deep[1]
+    )
+    assert "compared" not in counts[1] + none[1]
     assert "stored           2  (the server shows 2 of them)" in deep[1]
     assert "stored           2  (not checked)" in none[1]
 

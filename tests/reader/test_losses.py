@@ -44,6 +44,8 @@ def counted(spans: Spans) -> int:
     (report,) = verify.verify(spans.folder)
     counts: set[int] = {trees.lost_records, made.lost_records, kept.lost_records, report.lost_records}
     assert len(counts) == 1, counts
+    reasons = [trees.lost_by, made.lost_by, kept.lost_by, report.lost_by]
+    assert reasons == reasons[:1] * 4
     return counts.pop()
 
 
@@ -102,6 +104,7 @@ def test_a_run_at_its_cap_to_the_end(
     summary, (report,) = summarise(run), verify.verify(run.folder)
 
     assert summary.lost == report.lost_records >= 40
+    assert summary.lost_by == report.lost_by == {"MAX_BYTES": summary.lost}
     assert summary.lost + report.records == 2 * (made + 20)
 
 

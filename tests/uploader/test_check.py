@@ -39,6 +39,7 @@ def test_all_is_there(wandb_login: Server, recording: Any, how: str, checked: in
         report = result.runs[0]
         assert (report.recorded, report.stored, report.failed, report.checked) == (60, 60, 0, checked)
         assert (report.differences, report.more) == ([], 0)
+        assert report.compared == (60 if how == "deep" else None)
 
 
 def test_calls_that_a_server_confirms_and_does_not_have(

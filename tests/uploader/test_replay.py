@@ -199,6 +199,19 @@ def test_calls_of_a_killed_process(
     assert (result.sent, result.runs[0].interrupted) == (3, 1)
 
 
+@pytest.mark.parametrize(("closed", "words"), [(True, "closed its recording"), (False, "ended before this call did")])
+def test_why_a_call_has_no_end(
+    wandb_login: Server, writer: Any, project: str, tmp_path: Path, stored: Any, closed: bool, words: str
+) -> None:
+    """A process that closed its recording was not killed: the record was not written, say at VERL_TRACE_MAX_BYTES."""
+    recording = writer(tmp_path, project)
+    root = recording.start("A.run")
+    recording.close() if closed else recording.age(3600)
+    upload(tmp_path)
+
+    assert words in json.loads(stored(project)[root["id"]]["exception"])["message"]
+
+
 def test_open_calls_of_a_live_process_wait(
     wandb_login: Server, writer: Any, project: str, tmp_path: Path, stored: Callable[[str], Any]
 ) -> None:

@@ -189,3 +189,37 @@ def test_better_copy_is_reported(
     assert set(rows) == {root["id"], late["id"]}
     assert "Interrupted" in rows[root["id"]]["exception"]
     assert (result.sent, result.skipped[STORED_OTHERWISE], result.failed) == (1, 1, 0)
+
+
+def test_a_score_that_was_announced_may_lie_in_a_missing_segment(
+    wandb_login: Server, writer: Any, project: str, tmp_path: Path, stored: Stored
+) -> None:
+    """The trainer's: what is scored is sent, the other one waits for that file, and has its reward then."""
+    worker, trainer = (writer(tmp_path / "runs", project, pid=pid) for pid in (4711, 4712))
+    heads = []
+    for sample in range(2):
+        heads.append(worker.call("Loop.run", step=1, sample_index=sample))
+        told = {"step": 1, "sample_index": sample, "uid": str(sample), "session": 0, "source": "agent_loop"}
+        partial = {"status": "partial", "trace_id": heads[-1]["trace_id"], "scores": {"num_turns": 2}}
+        worker.write({"kind": "score", **told, **partial})
+    worker.close()
+    first = trainer.path.read_bytes()
+    scores = []
+    for sample in range(2):
+        told = {"step": 1, "sample_index": sample, "uid": str(sample), "session": 0, "source": "trainer"}
+        trainer.write({"kind": "score", **told, "status": "scored", "trace_id": None, "scores": {"reward": 1.0}})
+        scores.append(trainer.path.read_bytes().splitlines(keepends=True)[-1])
+    trainer.close()
+    end = trainer.path.read_bytes().splitlines(keepends=True)[-1]
+    trainer.path.unlink()
+    second = trainer.folder / segment_file_name(trainer.name, 1)
+    second.write_bytes(first.replace(b'"segment":0', b'"segment":1') + scores[1] + end)
+
+    early = upload(trainer.folder, settle=0.0)
+    trainer.path.write_bytes(first + scores[0] + end.replace(b'"exit"', b'"rotated"'))
+    late = upload(trainer.folder, settle=0.0)
+
+    assert (early.sent, early.skipped[WAITS_FOR_SEGMENT]) == (1, 1)
+    assert trainer.path.name in " ".join(early.runs[0].notes)
+    assert (late.sent, late.waiting) == (1, 0)
+    assert [row["attributes"]["reward"] for row in stored(project).values()] == [1.0, 1.0]

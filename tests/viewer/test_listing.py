@@ -69,6 +69,19 @@ def test_a_run_is_one_row_and_its_troubles_are_sentences(tmp_path: Path, writer:
         assert sentence in text
 
 
+def test_a_paused_recording_is_not_called_killed(tmp_path: Path, writer: type[Any]) -> None:
+    """Calls without an end of a process that closed its recording: told with the limit that paused it."""
+    made = writer(tmp_path, "p")
+    made.start("a")
+    made.write({"kind": "lost", "since": "", "until": "", "counts": {"MIN_FREE": 7, "EIO": 1}, "records": 8})
+    made.close()
+    text = shown(tmp_path)
+
+    assert "1 call without an end (the record was not written)" in text
+    assert "never written: 8 records (1 because of EIO, 7 while recording was paused by VERL_TRACE_MIN_FREE)" in text
+    assert "killed" not in text
+
+
 def test_an_empty_run_says_so(tmp_path: Path, writer: type[Any]) -> None:
     """A recording that never met a traced call is not mistaken for a broken one."""
     writer(tmp_path, "p").close()
