@@ -4,9 +4,9 @@ pid. Compressing is left to a nicer one (`sealer`)."""
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 
 from ..schemas import repeats, sha256
@@ -41,9 +41,11 @@ class Background:
         self.sealer = Sealer(leftovers)
         self._writer = writer
         self._settings = settings
-        # its put may interrupt itself (signal handlers, finalisers), which an Event's set may not
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._later: deque[Callable[[], object]] = deque()
+        # Its put may interrupt itself (signal handlers, finalisers), which an Event's set may not. Where `queue` is
+        # loaded, its own: gevent puts another one there, and waiting with C's would stop all of its threads.
+        make: Callable[[], SimpleQueue[Callable[[], None] | None]]
+        make = getattr(sys.modules.get("queue"), "SimpleQueue", SimpleQueue)
+        self._jobs = make()
         self._synced = 0.0
         self._stopping = False
         self._ends_itself = False
@@ -63,10 +65,6 @@ class Background:
         if self._thread is None:
             self.start()
         return True
-
-    def do_later(self, job: Callable[[], object]) -> None:
-        """Do it in a round, which nobody waits for."""
-        self._later.append(job)
 
     def wake(self) -> None:
         """Look at the segment's size now."""
@@ -99,16 +97,26 @@ class Background:
 
     def _run(self) -> None:
         self._synced = time.monotonic()
-        self._take_jobs(CALM)
-        self.sealer.start()
-        with loading():
-            repeats.prepare()
-            sha256.prepare()
+        self._be_calm()
+        if not self._stopping:
+            self.sealer.start()
+            with loading():
+                repeats.prepare()
+                sha256.prepare()
         while not self._stopping:
             self._round()
             self._take_jobs(TICK)
         if self._ends_itself:
             self._finish()
+
+    def _be_calm(self) -> None:
+        """Wait, also with the jobs that come, unless a segment is full or the process ends."""
+        end, jobs = time.monotonic() + CALM, []
+        with contextlib.suppress(Empty):
+            while (job := self._jobs.get(timeout=max(0.0, end - time.monotonic()))) is not None:
+                jobs.append(job)
+        for job in jobs:
+            self._jobs.put(job)
 
     def _take_jobs(self, patience: float) -> None:
         job = None
@@ -126,15 +134,9 @@ class Background:
             self._guarded("syncing", self._writer.sync)
             self._synced = time.monotonic()
         self._guarded("telling", self._writer.tell)
-        self._look_around()
-
-    def _look_around(self) -> None:
-        while self._later:
-            self._guarded("looking around", self._later.popleft())
 
     def _finish(self) -> None:
         self._run_jobs(time.monotonic() + EXIT_PATIENCE / 2)
-        self._look_around()
         self.sealer.stop()
         self._guarded("closing", self._last)
         self._guarded("sealing", self.sealer.finish)

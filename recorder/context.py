@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     _F = TypeVar("_F", bound=Callable[..., Any])
+else:
+    # pydantic and the like ask what the annotations of public names mean
+    _F = Callable
 
 __all__ = [
     "Inside",

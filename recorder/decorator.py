@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar, overload
 
     _F = TypeVar("_F", bound=Callable[..., Any])
+else:
+    # pydantic and the like ask what the annotations of public names mean
+    Any = object
 
 __all__ = ["is_traced", "rollout_trace_op"]
 

@@ -132,7 +132,7 @@ def _ray_ids() -> dict[str, str]:
 
 def _versions() -> dict[str, str]:
     out = {"python": sys.version.split()[0]}
-    own = getattr(sys.modules[__name__.partition(".")[0]], "__version__", "")
+    own = getattr(sys.modules.get(__name__.partition(".")[0]), "__version__", "")
     for name in ("verl", "vllm", "ray"):
         version = _version(name) if name in sys.modules else ""
         if version:

@@ -26,6 +26,9 @@ from .session import Session
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+else:
+    # pydantic and the like ask what the annotations of public names mean
+    Any = object
 
 __all__ = ["TraceContext", "current_context", "use_context"]
 
@@ -195,7 +198,7 @@ def _understood(context: Any) -> TraceContext | None:
 
 def _from_text(text: str) -> TraceContext:
     trace_id, span_id, traced, head, json, recording = orjson.loads(
-        a2b_base64(text[len(_MARK) :].encode().translate(_FROM_URL_SAFE))
+        a2b_base64(text[len(_MARK) :].encode("ascii").translate(_FROM_URL_SAFE))
     )
     return TraceContext(trace_id, span_id, traced, _bytes(head), _bytes(json), recording)
 

@@ -21,6 +21,9 @@ from .spans import Op, Span, begin, encode_attributes, record_skip
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+else:
+    # pydantic and the like ask what the annotations of public names mean
+    Any = object
 
 __all__ = ["RolloutTraceConfig", "rollout_trace_attr", "rollout_trace_op"]
 

@@ -23,6 +23,9 @@ from .spans import no_attributes, without
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+else:
+    # pydantic and the like ask what the annotations of public names mean
+    Any = object
 
 __all__ = ["FAILED", "PARTIAL", "SCORED", "Join", "record_score", "write_scores"]
 

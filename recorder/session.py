@@ -54,9 +54,9 @@ class Session:
         self.background.start()
         if first:
             # on the background thread: finding out reads a table of the kernel's, or loads a module
-            self.background.do_later(self._warn_of_names)
+            self.background.submit(self._warn_of_names)
             if not self.settings.collected:
-                self.background.do_later(self._warn_of_the_place)
+                self.background.submit(self._warn_of_the_place)
 
     def _opened(self) -> None:
         """A first segment is open: in a forked child its first record, later after trouble."""

@@ -17,6 +17,7 @@ import pytest
 
 from verl_trace import TraceContext, current_context, record_score, rollout_trace_attr, rollout_trace_op, use_context
 from verl_trace.reader import find_runs, iter_trajectories
+from verl_trace.recorder import counters
 
 CHILD = """
 import pickle, sys
@@ -170,6 +171,20 @@ def test_what_is_no_context_changes_nothing(recording: Any, nothing: Any) -> Non
         child()
     (start,) = recording.finish("start")
     assert start["parent_id"] is None
+
+
+@pytest.mark.parametrize("damage", ["é", "\ud800", "=", "\u200b"])
+def test_a_damaged_text_is_no_context(
+    recording: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """It is told, and the code inside runs."""
+    monkeypatch.setattr(counters, "_warned", set())
+    text = asked(step=1).to_text()
+    with use_context(f"{text[:30]}{damage}{text[30:]}"):
+        child()
+
+    assert [start["parent_id"] for start in recording.finish("start")] == [None, None]
+    assert "not usable" in capsys.readouterr().err
 
 
 def test_a_trajectory_that_was_left_out_is_left_out_elsewhere(recording: Any) -> None:
