@@ -121,6 +121,10 @@ def _title(turn: Turn, columns: int) -> Line:
         words = ["response: the model's and the tools' (tell them apart with --tokenizer)"]
     if turn.name:
         words.append(visible(turn.name))
+    if turn.request is not None:
+        words.append(f"request {turn.request + 1:,}")
+    if turn.answer is not None:
+        words.append(f"answer {turn.answer + 1:,}")
     if turn.call is not None:
         words.append(human_seconds(turn.call.duration))
         if turn.call.status != "success":
@@ -140,6 +144,8 @@ def _said(turn: Turn, columns: int, full: bool) -> Iterator[Line]:
             yield from _block(turn.text, columns, full)
     elif turn.tokens is not None:
         yield line(_INDENT, (f"{counted(turn.tokens, 'token id')} and no text; --tokenizer PATH decodes them", "dim"))
+    elif turn.call is not None and not turn.call.unfinished and turn.call.exception is None:
+        yield line(_INDENT, ("no text; `show` with the id of this call has what it gave", "dim"))
     elif turn.call is not None and turn.call.unfinished:
         yield line(_INDENT, ("did not end: its process was killed, or is still at it", "yellow"))
 
