@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from .counts import count_of
 from .payloads import parsed, text_in
 
-__all__ = ["Answer", "Request", "gives_tokens", "requests_of", "tokens_in"]
+__all__ = ["Answer", "Request", "gives_tokens", "is_message", "requests_of", "tokens_in"]
 
 # So much of an output tells whether it has token ids: they come first.
 _LOOKED_AT = 4096
@@ -120,7 +120,8 @@ def requests_of(output: Any, *, streamed: bool) -> list[Request]:
     if isinstance(output, dict):
         return [_of_engine([output], []) if _is_engine(output) else Request([_answer(output)])]
     if not isinstance(output, list):
-        return [Request([Answer(None if output is None else text_in(output), None)])]
+        # a number is not what a model said
+        return [Request([Answer(output if isinstance(output, str) else None, None)])]
     if _are_ids(output):
         return [Request([Answer(None, output)])]
     # of a long stream, the middle may have been left out
@@ -137,8 +138,12 @@ def requests_of(output: Any, *, streamed: bool) -> list[Request]:
     known = [answer for answer in answers if answer is not None]
     if known and (len(known) == len(answers) or len(known) == 1):
         return [Request([answer]) for answer in known]
-    is_message = all(isinstance(item, dict) and "type" in item for item in output)
-    return [Request([Answer(text_in(output) if is_message else None, None)])]
+    return [Request([Answer(text_in(output) if is_message(output) else None, None)])]
+
+
+def is_message(output: list[Any]) -> bool:
+    """Whether these are the parts of a message: texts, pictures."""
+    return all(isinstance(item, dict) and "type" in item for item in output)
 
 
 def _with_text(requests: list[Request], text: Any) -> list[Request]:

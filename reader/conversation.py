@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from .answers import Request
+from .answers import Request, is_message
 from .calls import Call, Trajectory
 from .kinds import MODEL, PARSER, ROOT, TOOL, handing_on, kind_of
-from .payloads import is_numbers, parsed, text_in
+from .payloads import parsed, text_in
 from .prompts import messages_of, prompt_of_model, prompts_of_batch, recorded_fields, requests_to
 from .turns import Decode, ToolCall, Turn, arguments_of, turn_of
 
@@ -69,18 +69,28 @@ def _model_turns(call: Call, asked: list[Request], decode: Decode) -> Iterator[T
             if text is None and not several:
                 text = recorded_fields(call).get("response_text")
             turn = turn_of("assistant", text, answer.ids, decode)
+            if turn.text is None and answer.ids is None and not several:
+                turn = _value_turn(call, parsed(call.output()))
             turn.call, turn.name = call, call.op
             if several:
                 turn.request, turn.answer = number, which
             yield turn
 
 
+def _value_turn(call: Call, output: Any) -> Turn:
+    """What was given where no words were: a number, a list of whatever."""
+    if output is None or isinstance(output, dict):
+        return Turn("assistant", None, None, call, call.op)
+    return Turn("assistant", text_in(output), None, call, call.op, value=True)
+
+
 def _take_text_of_root(root: Call, prompt: list[Turn], turns: list[Turn]) -> None:
     """Give the only turn of the model, and its prompt, the text recorded with the whole, where the ids are the same."""
     models = [turn for turn in turns if turn.role == "assistant"]
-    whole = parsed(root.output()) if len(models) == 1 else None
-    call = models[0].call if models else None
-    if not isinstance(whole, dict) or call is None or call is root:
+    if len(models) != 1 or all(turn.text is not None for turn in [*prompt, *models]):
+        return
+    call, whole = models[0].call, parsed(root.output())
+    if call is None or call is root or not isinstance(whole, dict):
         return
     ids = requests_to(call)[0].answers[0].ids
     if models[0].text is None and ids is not None and ids == whole.get("response_ids"):
@@ -141,11 +151,14 @@ def _add_tool_calls(call: Call, turns: list[Turn]) -> None:
 def _of_the_whole(root: Call, decode: Decode) -> list[Turn]:
     """Prompt and response of a trajectory whose turns were not recorded."""
     output = parsed(root.output())
-    if is_numbers(output) or (root.streamed and isinstance(output, list)):
-        # token ids, or what it yielded
-        return list(_model_turns(root, requests_to(root), decode))
+    if output is None:
+        return []
     if not isinstance(output, dict):
-        return [] if output is None else [Turn("assistant", text_in(output), None, root, root.op)]
+        told = list(_model_turns(root, requests_to(root), decode))
+        if isinstance(output, list) and not root.streamed and told[0].tokens is None and not is_message(output):
+            # texts may be anything here, where those of a call of the model are its answers
+            return [_value_turn(root, output)]
+        return told
     text = next((output[name] for name in ("content", "text") if isinstance(output.get(name), str)), None)
     if text is not None and not _TOKEN_FIELDS & output.keys():
         # one message, or what an engine's server answers

@@ -35,6 +35,7 @@ class Turn:
         arguments: of the tool call.
         tool_calls: what an assistant's turn asks for.
         decoded: whether a tokenizer made the text when it was read, not when it was recorded.
+        value: whether the text is a value of another kind as JSON, to be shown but not to be taken for words.
         request, answer: of a call that gave several answers, which request it belongs to and which answer to it this
             is, from 0; None in all other turns (a prompt has no answer).
     """
@@ -47,6 +48,7 @@ class Turn:
     arguments: Any = None
     tool_calls: list[ToolCall] = field(default_factory=list)
     decoded: bool = False
+    value: bool = False
     request: int | None = None
     answer: int | None = None
 

@@ -62,7 +62,8 @@ def _line(trajectory: Trajectory, turns: list[Turn]) -> dict[str, Any]:
 
 def _message(turn: Turn) -> dict[str, Any]:
     # `response`: the model's words and the tools', not told apart
-    if turn.role == "response" or (turn.text is None and (turn.call is None or turn.call.exception is None)):
+    lacks_text = turn.text is None and (turn.call is None or turn.call.exception is None)
+    if turn.role == "response" or turn.value or lacks_text:
         raise NoChat(LACKS_TEXT)
     message: dict[str, Any] = {"role": "user" if turn.role == "prompt" else turn.role, "content": _content(turn)}
     if turn.role == "tool" and turn.name:

@@ -144,8 +144,6 @@ def _said(turn: Turn, columns: int, full: bool) -> Iterator[Line]:
             yield from _block(turn.text, columns, full)
     elif turn.tokens is not None:
         yield line(_INDENT, (f"{counted(turn.tokens, 'token id')} and no text; --tokenizer PATH decodes them", "dim"))
-    elif turn.call is not None and not turn.call.unfinished and turn.call.exception is None:
-        yield line(_INDENT, ("no text; `show` with the id of this call has what it gave", "dim"))
     elif turn.call is not None and turn.call.unfinished:
         yield line(_INDENT, ("did not end: its process was killed, or is still at it", "yellow"))
 

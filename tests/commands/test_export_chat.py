@@ -117,14 +117,29 @@ def test_bare_ids_are_no_text(root: str | None, exported: Any) -> None:
 @pytest.mark.parametrize(
     "output", [[5, 6], {"token_ids": [5, 6], "log_probs": [-0.5, -0.5]}, [[5, 6]], [{"a": [5]}, 6]]
 )
-def test_no_form_of_ids_is_taken_for_text(output: Any, exported: Any) -> None:
-    """Of the model's calls, and of a trajectory of which only the whole is recorded."""
+def test_nothing_else_is_taken_for_text(output: Any, exported: Any) -> None:
+    """Neither ids nor other values: of the model's calls, and of a trajectory of which only the whole is recorded."""
 
     def record(made: Any) -> None:
         made.call("Manager.generate", output, step=1)
-        made.call("Loop.run", [5, 6], step=1)
+        for whole in ([5, 6], 0.44, True, ["a page", "another"], [{"x": 1}]):
+            made.call("Loop.run", whole, step=1)
 
-    assert exported(record) == ("0 trajectories, 2 left out for lack of text", [])
+    assert exported(record) == ("0 trajectories, 6 left out for lack of text", [])
+
+
+def test_what_a_trajectory_said_as_a_whole(exported: Any) -> None:
+    """One text, the parts of a message, or what a generator yielded."""
+
+    def record(made: Any) -> None:
+        made.call("Loop.run", "a", step=1)
+        made.call("Loop.run", [{"type": "text", "text": "b"}], step=1)
+        head = made.start("stream", step=1)
+        made.end({**head, "generator": {"yielded": 2, "ended": "exhausted"}}, ["c", "d"])
+
+    _, rows = exported(record)
+
+    assert [row["messages"][0]["content"] for row in rows] == ["a", "b", "cd"]
 
 
 def test_with_a_tokenizer_ids_are_text(exported: Any, tmp_path: Path) -> None:
@@ -142,7 +157,7 @@ def test_with_a_tokenizer_ids_are_text(exported: Any, tmp_path: Path) -> None:
 
 
 def test_a_batch_is_shown_by_request_and_answer(cli: Cli, writer: Callable[..., Any], tmp_path: Path) -> None:
-    """With the tokens of all of them; an output that is no text is not shown as one."""
+    """With the tokens of all of them; an output that is no text is shown as the value that it is."""
     made = writer(tmp_path / "runs", "p")
     made.call("LLM.generate", requests(("a", "b"), ("c", "d")), step=1)
     made.call("Client.complete", [{"x": 1}], step=2)
@@ -155,5 +170,5 @@ def test_a_batch_is_shown_by_request_and_answer(cli: Cli, writer: Callable[..., 
     assert "12 tokens" in batch
     assert "prompt · request 2 · 2 tokens" in batch
     assert "assistant · LLM.generate · request 2 · answer 1" in batch
-    assert "no text; `show` with the id of this call has what it gave" in odd
+    assert '[{"x":1}]' in odd
     assert [json.loads(row)["tokens"] for row in rows] == [12, None]

@@ -38,6 +38,7 @@ SHAPES: dict[str, tuple[Any, bool, list[list[tuple[str | None, int | None]]]]] =
     "verl's": ({"token_ids": [5, 6], "response_text": "a"}, False, [[("a", 2)]]),
     "text": ("a", False, [[("a", None)]]),
     "nothing": (None, False, [[(None, None)]]),
+    "a number": (0.5, False, [[(None, None)]]),
     "ids": ([5, 6, 7], False, [[(None, 3)]]),
     "no ids": ([], False, [[(None, 0)]]),
     "lists of ids": ([[5, 6], [], [7]], False, [[(None, 2)], [(None, 0)], [(None, 1)]]),
