@@ -130,7 +130,8 @@ def requests_of(output: Any, *, streamed: bool) -> list[Request]:
     if items and all(map(_is_engine, items)):
         together: dict[str, list[dict[str, Any]]] = {}
         for item in items:
-            together.setdefault(str(item.get("request_id")), []).append(item)
+            name = item.get("request_id")
+            together.setdefault(name if isinstance(name, str) else "", []).append(item)
         return [_of_engine(found, cut) for found in together.values()]
     answers = list(map(_as_answer, items))
     if streamed:
