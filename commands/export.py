@@ -17,7 +17,7 @@ from ..reader.payloads import json_text
 from ..reader.trees import Reading
 from ..schemas.errors import BadQuery, BadTarget
 from ..schemas.wording import counted
-from ..viewer.chat import chat_line
+from ..viewer.chat import LACKS_TEXT, SEVERAL_ANSWERS, NoChat, chat_lines
 from ..viewer.database import open_tables, quoted
 from ..viewer.otlp import otlp_request
 from ..viewer.timeline import Timeline
@@ -30,7 +30,9 @@ __all__ = ["export"]
 
 FORMATS = ("parquet", "chat", "chrome", "otlp")
 # What is counted, one of it.
-_NOUNS = {"trajectories": "trajectory", "calls": "call", "spans": "span", "events": "event"}
+_NOUNS = {
+    "trajectories": "trajectory", "conversations": "conversation", "calls": "call", "spans": "span", "events": "event",
+}  # fmt: skip
 
 
 @with_filters
@@ -61,8 +63,8 @@ def export(
 ) -> None:
     """Write a run, or what the filters leave of it, in another format. The run stays as it is.
 
-    chat leaves out trajectories of which a turn has no text, and says how many. What is written appears under its name
-    when it is whole.
+    chat leaves out trajectories of which a turn has no text, and says how many; a call that gave several answers is a
+    conversation for each. What is written appears under its name when it is whole.
 
     Example: verl-trace export runs/exp1 --format chat --out sft.jsonl --where 'reward > 0.9'
     """
@@ -80,7 +82,10 @@ def export(
             report, readings = writers[format](runs, filters, file, decode)
             check_names(filters, runs)
     told = ", ".join(
-        counted(count, _NOUNS[what]) if what in _NOUNS else f"{count:,} {what}" for what, count in report.items()
+        counted(count, _NOUNS[what]) if what in _NOUNS else f"{count:,} {what}"
+        for what, count in report.items()
+        # a conversation a trajectory, as in most runs, needs no words
+        if (what != "conversations" or count != report["trajectories"]) and (what != SEVERAL_ANSWERS or count)
     )
     if as_json:
         print_json(json_text({"out": str(out), **report}))
@@ -107,16 +112,19 @@ def _meant(run: Run, filters: Filters, reading: Reading) -> Iterator[Any]:
 
 
 def _chat(runs: list[Run], filters: Filters, file: IO[bytes], decode: Decode) -> tuple[dict[str, int], list[Reading]]:
-    report, readings = {"trajectories": 0, "left out for lack of text": 0}, []
+    report, readings = {"trajectories": 0, "conversations": 0, LACKS_TEXT: 0, SEVERAL_ANSWERS: 0}, []
     for run in runs:
         readings.append(Reading())
         for trajectory in _meant(run, filters, readings[-1]):
-            row = chat_line(trajectory, decode)
-            if row is None:
-                report["left out for lack of text"] += 1
+            try:
+                rows = chat_lines(trajectory, decode)
+            except NoChat as reason:
+                report[str(reason)] += 1
                 continue
             report["trajectories"] += 1
-            file.write(json_text(row).encode("utf-8", "surrogatepass") + b"\n")
+            report["conversations"] += len(rows)
+            for row in rows:
+                file.write(json_text(row).encode("utf-8", "surrogatepass") + b"\n")
     return report, readings
 
 

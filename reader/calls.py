@@ -106,6 +106,11 @@ class Call:
         return value if isinstance(value, dict) else None
 
     @property
+    def streamed(self) -> bool:
+        """Whether it was a generator, whose output is what it yielded."""
+        return "generator" in self.head
+
+    @property
     def attributes(self) -> dict[str, Any]:
         """The trajectory's attributes."""
         value = self.head.get("attributes")

@@ -4,65 +4,33 @@ The prompt is taken from the messages that went into the trajectory, else from t
 ids. Every turn of the model and every call of a tool below is a turn, in the order in which they began; what only
 hands on what a model's call inside of it gave is none. A trajectory of which only the whole is recorded is cut into
 turns by its `response_mask`.
+
+A call of the model that answers several requests, or one several times, has a turn for each answer, and for each
+request's prompt: they are conversations of their own (`Turn.request`, `Turn.answer`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
+from .answers import Request, is_message
 from .calls import Call, Trajectory
 from .kinds import MODEL, PARSER, ROOT, TOOL, handing_on, kind_of
 from .payloads import parsed, text_in
+from .prompts import messages_of, prompt_of_model, prompts_of_batch, recorded_fields, requests_to
+from .turns import Decode, ToolCall, Turn, arguments_of, turn_of
 
 __all__ = ["Decode", "ToolCall", "Turn", "conversation"]
 
-# Token ids -> text; None: there is no tokenizer.
-Decode = Callable[[Sequence[int]], str] | None
-
-_PROMPT_FIELDS = ("raw_prompt", "messages")
-_PATHS = ((), ("kwargs",))
 _TOKEN_FIELDS = frozenset({"prompt_ids", "prompt_text", "response_ids", "response_text"})
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """What the model asked for, as the parser understood it."""
-
-    name: str
-    arguments: Any
-
-
-@dataclass
-class Turn:
-    """One turn. `role`: system, user, assistant, tool, or what a recorded message says.
-
-    Attributes:
-        text: what was said; None where only token ids are known and no tokenizer was given.
-        tokens: how many token ids it has; None where unknown.
-        call: the call that it comes from; None for messages that went into the trajectory.
-        name: of the tool, or the op.
-        arguments: of the tool call.
-        tool_calls: what an assistant's turn asks for.
-        decoded: whether a tokenizer made the text when it was read, not when it was recorded.
-    """
-
-    role: str
-    text: str | None
-    tokens: int | None = None
-    call: Call | None = None
-    name: str = ""
-    arguments: Any = None
-    tool_calls: list[ToolCall] = field(default_factory=list)
-    decoded: bool = False
 
 
 def conversation(trajectory: Trajectory, decode: Decode = None) -> list[Turn]:
     """The turns of a trajectory. Parses its payloads; broken ones give no turn."""
     root = trajectory.root
-    prompt = _messages(root) if root is not None else []
+    prompt = messages_of(root) if root is not None else []
     by_id = {call.id: call for call in trajectory.calls}
     turns: list[Turn] = []
     kinds = [kind_of(call) for call in trajectory.calls]
@@ -71,9 +39,10 @@ def conversation(trajectory: Trajectory, decode: Decode = None) -> list[Turn]:
         if call.id in outer:
             continue
         if kind == MODEL:
-            if not prompt and not turns:
-                prompt = _prompt_of_model(call, decode)
-            turns.append(_model_turn(call, decode))
+            asked = requests_to(call)
+            if not prompt and not turns and len(asked) == 1:
+                prompt = prompt_of_model(call, asked[0], decode)
+            turns += _model_turns(call, asked, decode)
         elif kind == TOOL and not _is_inside_tool(call, by_id):
             turns.append(_tool_turn(call))
         elif kind == PARSER:
@@ -82,67 +51,60 @@ def conversation(trajectory: Trajectory, decode: Decode = None) -> list[Turn]:
         whole = _of_the_whole(root, decode)
         prompt = prompt or [turn for turn in whole if turn.role == "prompt"]
         turns = [*turns, *(turn for turn in whole if turn.role != "prompt")]
+    if root is not None:
+        _take_text_of_root(root, prompt, turns)
     return prompt + turns
 
 
-def _messages(root: Call) -> list[Turn]:
-    inputs = parsed(root.inputs)
-    for path in _PATHS:
-        at = inputs
-        for key in path:
-            at = at.get(key) if isinstance(at, dict) else None
-        for name in _PROMPT_FIELDS:
-            messages = at.get(name) if isinstance(at, dict) else None
-            if isinstance(messages, list) and messages and all(isinstance(message, dict) for message in messages):
-                return [_message(message) for message in messages]
-            if isinstance(messages, str) and messages:
-                return [Turn("user", messages)]
-    return []
+def _model_turns(call: Call, asked: list[Request], decode: Decode) -> Iterator[Turn]:
+    """A turn for each answer; of several, behind the prompt of its request."""
+    several = len(asked) > 1 or len(asked[0].answers) > 1
+    prompts = prompts_of_batch(call, asked, decode) if len(asked) > 1 else [[]]
+    for number, (prompt, request) in enumerate(zip(prompts, asked, strict=True)):
+        for turn in prompt:
+            turn.request = number
+        yield from prompt
+        for which, answer in enumerate(request.answers):
+            text = answer.text
+            if text is None and not several:
+                text = recorded_fields(call).get("response_text")
+            turn = turn_of("assistant", text, answer.ids, decode)
+            if turn.text is None and answer.ids is None and not several:
+                turn = _value_turn(call, parsed(call.output()))
+            turn.call, turn.name = call, call.op
+            if several:
+                turn.request, turn.answer = number, which
+            yield turn
 
 
-def _message(message: dict[str, Any]) -> Turn:
-    role = message.get("role")
-    turn = Turn(role if isinstance(role, str) else "message", text_in(message.get("content")))
-    asked = message.get("tool_calls")
-    for item in asked if isinstance(asked, list) else []:
-        function = item.get("function") if isinstance(item, dict) else None
-        if isinstance(function, dict):
-            turn.tool_calls.append(ToolCall(str(function.get("name", "")), _arguments(function.get("arguments"))))
-    return turn
+def _value_turn(call: Call, output: Any) -> Turn:
+    """What was given where no words were: a number, a list of whatever."""
+    if output is None or isinstance(output, dict):
+        return Turn("assistant", None, None, call, call.op)
+    return Turn("assistant", text_in(output), None, call, call.op, value=True)
 
 
-def _prompt_of_model(call: Call, decode: Decode) -> list[Turn]:
-    """The prompt as the model got it: one text with the marks of the chat template in it."""
-    inputs, output = parsed(call.inputs), parsed(call.output())
-    messages = _messages(call)
-    if messages:
-        return messages
+def _take_text_of_root(root: Call, prompt: list[Turn], turns: list[Turn]) -> None:
+    """Give the only turn of the model, and its prompt, the text recorded with the whole, where the ids are the same."""
+    models = [turn for turn in turns if turn.role == "assistant"]
+    if len(models) != 1 or all(turn.text is not None for turn in [*prompt, *models]):
+        return
+    call, whole = models[0].call, parsed(root.output())
+    if call is None or call is root or not isinstance(whole, dict):
+        return
+    ids = requests_to(call)[0].answers[0].ids
+    if models[0].text is None and ids is not None and ids == whole.get("response_ids"):
+        _take_text(models[0], whole.get("response_text"))
+    inputs = parsed(call.inputs)
     ids = inputs.get("prompt_ids") if isinstance(inputs, dict) else None
-    recorded = output.get("prompt_text") if isinstance(output, dict) else None
-    if not isinstance(recorded, str) and not isinstance(ids, list):
-        return []
-    return [_turn("prompt", recorded, ids, decode)]
+    for turn in prompt:
+        if turn.role == "prompt" and turn.text is None and ids is not None and ids == whole.get("prompt_ids"):
+            _take_text(turn, whole.get("prompt_text"))
 
 
-def _model_turn(call: Call, decode: Decode) -> Turn:
-    output = parsed(call.output())
-    if isinstance(output, dict):
-        text = next((output[name] for name in ("response_text", "text", "content") if name in output), None)
-        turn = _turn("assistant", text, output.get("token_ids"), decode)
-    else:
-        turn = _turn("assistant", None if output is None else text_in(output), None, decode)
-    turn.call, turn.name = call, call.op
-    return turn
-
-
-def _turn(role: str, text: Any, ids: Any, decode: Decode) -> Turn:
-    ids = ids if isinstance(ids, list) else None
-    tokens = None if ids is None else len(ids)
+def _take_text(turn: Turn, text: Any) -> None:
     if isinstance(text, str):
-        return Turn(role, text, tokens)
-    if ids is not None and decode is not None:
-        return Turn(role, decode(ids), tokens, decoded=True)
-    return Turn(role, None, tokens)
+        turn.text = text
 
 
 def _tool_turn(call: Call) -> Turn:
@@ -152,7 +114,7 @@ def _tool_turn(call: Call) -> Turn:
         if "parameters" in inputs:
             arguments = inputs["parameters"]
         elif call.op.endswith("call_tool") and "name" in inputs:
-            name, arguments = str(inputs["name"]), _arguments(inputs.get("arguments"))
+            name, arguments = str(inputs["name"]), arguments_of(inputs.get("arguments"))
     # verl's tools return (response, reward, metrics)
     if isinstance(output, list) and output and len(output) <= 3 and isinstance(output[0], (dict, str)):
         output = output[0]
@@ -183,20 +145,20 @@ def _add_tool_calls(call: Call, turns: list[Turn]) -> None:
     turn = next((turn for turn in reversed(turns) if turn.role == "assistant"), None)
     for item in asked:
         if turn is not None and isinstance(item, dict) and isinstance(item.get("name"), str):
-            turn.tool_calls.append(ToolCall(item["name"], _arguments(item.get("arguments"))))
-
-
-def _arguments(value: Any) -> Any:
-    """Arguments come as JSON in a text; text that is none stays what the model wrote."""
-    found = parsed(value.encode()) if isinstance(value, str) else value
-    return value if found is None else found
+            turn.tool_calls.append(ToolCall(item["name"], arguments_of(item.get("arguments"))))
 
 
 def _of_the_whole(root: Call, decode: Decode) -> list[Turn]:
     """Prompt and response of a trajectory whose turns were not recorded."""
     output = parsed(root.output())
+    if output is None:
+        return []
     if not isinstance(output, dict):
-        return [] if output is None else [Turn("assistant", text_in(output), None, root, root.op)]
+        told = list(_model_turns(root, requests_to(root), decode))
+        if isinstance(output, list) and not root.streamed and told[0].tokens is None and not is_message(output):
+            # texts may be anything here, where those of a call of the model are its answers
+            return [_value_turn(root, output)]
+        return told
     text = next((output[name] for name in ("content", "text") if isinstance(output.get(name), str)), None)
     if text is not None and not _TOKEN_FIELDS & output.keys():
         # one message, or what an engine's server answers
@@ -204,14 +166,14 @@ def _of_the_whole(root: Call, decode: Decode) -> list[Turn]:
         return [Turn(role if isinstance(role, str) else "assistant", text, None, root, root.op)]
     turns = []
     if "prompt_ids" in output or "prompt_text" in output:
-        turns.append(_turn("prompt", output.get("prompt_text"), output.get("prompt_ids"), decode))
+        turns.append(turn_of("prompt", output.get("prompt_text"), output.get("prompt_ids"), decode))
     ids, mask = output.get("response_ids"), output.get("response_mask")
     if isinstance(ids, list) and isinstance(mask, list) and decode is not None and len(ids) == len(mask):
-        turns += [_turn(role, None, part, decode) for role, part in _cut_by_mask(ids, mask)]
+        turns += [turn_of(role, None, part, decode) for role, part in _cut_by_mask(ids, mask)]
     elif isinstance(ids, list) or isinstance(output.get("response_text"), str):
         # without a tokenizer nobody can say where in the text a tool's part begins
         role = "response" if isinstance(mask, list) and 0 in mask else "assistant"
-        turns.append(_turn(role, output.get("response_text"), ids, None))
+        turns.append(turn_of(role, output.get("response_text"), ids, None))
     for turn in turns[1:] or turns:
         turn.call, turn.name = root, root.op
     return turns

@@ -6,63 +6,28 @@ record that holds token ids, and it is all that listings and statistics ask for.
 
 from __future__ import annotations
 
-import functools
 import re
-import sys
 from collections.abc import Iterator
 
 import orjson
 
 from ..schemas.lines import PAYLOAD_KEYS
+from .answers import tokens_in
+from .counts import count_of
+from .kinds import MODEL, gets_parameters, kind_named
 from .segments import SegmentLines
 
-__all__ = ["DigestLines", "count_of", "digest_line"]
+__all__ = ["DigestLines", "digest_line"]
 
 # Fields of each kind whose length (lists) or value (numbers) a digest keeps. What has token_ids has no others.
 _COUNTED = {b"start": ("prompt_ids",), b"end": ("token_ids", "response_ids", "num_turns"), b"text": ()}
 
 _HEAD = re.compile(rb'\{"kind":"(start|end|text)","bytes":(\d{1,18}),')
 _OBJECT = ord("{")
-_NUMBER = re.compile(rb"\d{1,18}(?=[,}\]])")
-# A payload larger than this holds long lists of numbers, most likely, and few keys: to look at each of the first
-# quotes takes a tenth of the time of a search.
-_LARGE = 16 << 10
-_QUOTES = 40
-
-
-def count_of(data: bytes, name: str, begin: int = 0, end: int = sys.maxsize) -> int | None:
-    """How many items the list `name` has, or the number of that name; None where neither is there. Parses nothing.
-
-    Looked at is `data[begin:end]`.
-    """
-    key = _key(name)
-    end = min(end, len(data))
-    begin = _find(data, key, begin, end) + len(key)
-    if begin < len(key):
-        return None
-    if data.startswith(b"[", begin, end):
-        close = data.find(b"]", begin, end)
-        if close < 0:
-            close = end
-        return data.count(b",", begin, close) + (close > begin + 1)
-    number = _NUMBER.match(data, begin, end)
-    return int(number[0]) if number is not None else None
-
-
-@functools.lru_cache(maxsize=16)
-def _key(name: str) -> bytes:
-    return b'"%b":' % name.encode()
-
-
-def _find(data: bytes, key: bytes, begin: int, end: int) -> int:
-    """Where a key is first; -1 where it is not."""
-    if end - begin > _LARGE:
-        for _ in range(_QUOTES):
-            begin = data.find(b'"', begin, end)
-            if begin < 0 or data.startswith(key, begin, end):
-                return begin
-            begin += 1
-    return data.find(key, begin, end)
+# Lists in which there may be token ids: of numbers, of lists of them, of objects that have some.
+_MAY_HAVE_IDS = re.compile(rb"\[[\[\]{0-9]")
+# Outputs of which more than one list of token ids counts.
+_SEVERAL = (b'{"_type":"RequestOutput",', b'{"yielded":[')
 
 
 def digest_line(line: bytes) -> bytes:
@@ -75,8 +40,13 @@ def digest_line(line: bytes) -> bytes:
     mark = f',"{PAYLOAD_KEYS[head[1].decode()]}":'.encode()
     if begin - len(mark) < head.end() or line[begin - len(mark) : begin] != mark or not line.endswith(b"}\n"):
         return line
-    # {} and [] say what the payload was: text is merged into objects only
-    digest = _counts(line[begin:-2], _COUNTED[head[1]]) if line[begin] == _OBJECT else b"[]"
+    # an object stays one, and nothing else becomes one: text is merged into objects only
+    is_object = line[begin] == _OBJECT
+    digest = _counts(line[begin:-2], _COUNTED[head[1]]) if is_object else b"null"
+    if head[1] == b"end" and (line.startswith(_SEVERAL, begin) or _MAY_HAVE_IDS.match(line, begin)):
+        count = _tokens(line, begin, begin - len(mark))
+        if count is not None:
+            digest = (b'{"token_ids":%d}' if is_object else b'[{"token_ids":%d}]') % count
     return b'{"kind":"%b","bytes":%d,%b%b}\n' % (head[1], len(digest), line[head.end() : begin], digest)
 
 
@@ -88,8 +58,18 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
+def _tokens(line: bytes, begin: int, head_end: int) -> int | None:
+    """How many token ids there are in all of an output that is a list, or has one."""
+    try:
+        head = orjson.loads(line[:head_end] + b"}")
+    except orjson.JSONDecodeError:
+        return None
+    by_name = kind_named(str(head.get("op")), is_root=False) == MODEL
+    return tokens_in(line, begin, len(line) - 2, by_name=by_name, streamed="generator" in head)
+
+
 def _counts(payload: bytes, names: tuple[str, ...]) -> bytes:
-    counts = {}
+    counts: dict[str, int] = {"parameters": 0} if gets_parameters(payload, 0) else {}
     for name in names:
         count = count_of(payload, name)
         if count is not None:

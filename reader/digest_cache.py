@@ -24,7 +24,7 @@ from .writers import Segment
 __all__ = ["KeptDigests", "cache_folder", "digests", "kept_digests"]
 
 # Part of every name: digests of another form are not found.
-_FORM = "digest 2"
+_FORM = "digest 3"
 _LEVEL = 1
 # A digest that is no smaller than this part of its segment is not worth a file: the segment is as quick to read.
 _WORTH = 4

@@ -89,7 +89,7 @@ def figures_of(columns: Sequence[Sequence[Any]]) -> Figures:
             failures += status == "error"
         else:
             continue
-        if duration is not None and index != root:
+        if duration is not None:
             spans.append((kind == MODEL, started[index], duration))
     response = None if root is None else responses[root]
     return Figures(

@@ -1,6 +1,7 @@
 """What a call is in a rollout: the model's turn, a tool, the parser of tool calls, or anything else.
 
-verl's names decide, and where a call is of nobody's class, what it gave: token ids come from a model.
+Names decide (verl's, which code of your own may use too), and where a call is of nobody's class, what it got and gave:
+token ids come from a model, and what a model sends to a tool are `parameters`.
 """
 
 from __future__ import annotations
@@ -8,31 +9,35 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
+from .answers import gives_tokens, tokens_in
 from .calls import Call
-from .digest import count_of
 
-__all__ = ["LOOKED_AT", "MODEL", "OTHER", "PARSER", "ROOT", "TOOL", "handing_on", "kind_named", "kind_of"]
+__all__ = [
+    "MODEL", "OTHER", "PARSER", "ROOT", "TOOL", "gets_parameters", "handing_on", "kind_joined", "kind_named", "kind_of",
+    "tokens_of",
+]  # fmt: skip
 
 ROOT, MODEL, TOOL, PARSER, OTHER = "root", "model", "tool", "parser", "other"
 
 _MODEL_NAMES = frozenset({"generate", "chat", "complete", "completion", "completions"})
 _TOOL_NAMES = frozenset({"execute", "_call_tool", "call_tool"})
-
-
-# So much of an output tells whether it has token ids: they come first.
-LOOKED_AT = 4096
+_PARAMETERS = b'{"parameters":'
 
 
 def kind_of(call: Call) -> str:
     """One of ROOT, MODEL, TOOL, PARSER, OTHER."""
     output = call.raw_output
-    tokens = output is not None and count_of(output, "token_ids", 0, LOOKED_AT) is not None
-    return kind_named(call.op, is_root=call.parent_id is None, has_tokens=tokens)
+    return kind_named(
+        call.op,
+        is_root=call.parent_id is None,
+        has_tokens=output is not None and gives_tokens(output, 0, len(output)),
+        has_parameters=call.inputs is not None and gets_parameters(call.inputs, 0),
+    )
 
 
 @functools.lru_cache(maxsize=4096)
-def kind_named(op: str, *, is_root: bool, has_tokens: bool) -> str:
-    """The kind of a call of this op; `has_tokens`: it gave token ids."""
+def kind_named(op: str, *, is_root: bool, has_tokens: bool = False, has_parameters: bool = False) -> str:
+    """The kind of a call of this op; `has_tokens`: it gave token ids; `has_parameters`: see `gets_parameters`."""
     scope, _, name = op.rpartition(".")
     if name in _MODEL_NAMES or has_tokens:
         return MODEL
@@ -40,8 +45,28 @@ def kind_named(op: str, *, is_root: bool, has_tokens: bool) -> str:
         return ROOT
     if name == "extract_tool_calls":
         return PARSER
-    # a plain function as a tool is recorded under the tool's name
-    return TOOL if name in _TOOL_NAMES or not scope else OTHER
+    # a function of verl's `@function_tool` is recorded under the tool's name, with what the model sent; any other plain
+    # function may be anything: scoring, building a prompt
+    return TOOL if name in _TOOL_NAMES or (has_parameters and not scope) else OTHER
+
+
+def gets_parameters(inputs: bytes, begin: int) -> bool:
+    """Whether the inputs that begin there begin with `parameters`, as those of a function tool do."""
+    return inputs.startswith(_PARAMETERS, begin)
+
+
+def kind_joined(kind: str, other: str) -> str:
+    """The kind of a call by two records, of which the better one says `kind`: only a start shows a function tool."""
+    return TOOL if kind == OTHER and other == TOOL else kind
+
+
+def tokens_of(call: Call) -> int | None:
+    """How many token ids a call gave, all answers together; None where it gave none."""
+    output = call.raw_output
+    if output is None:
+        return None
+    by_name = kind_named(call.op, is_root=False) == MODEL
+    return tokens_in(output, 0, len(output), by_name=by_name, streamed=call.streamed)
 
 
 def handing_on(calls: Iterable[tuple[str, str | None, str]]) -> set[str]:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .calls import Call, Trajectory
-from .digest import count_of
+from .counts import count_of
 from .figures import END, START, TEXT, Figures, figures_of
 from .groups import Group, number
-from .kinds import kind_of
+from .kinds import kind_of, tokens_of
 from .writers import Segment, Writer
 
 __all__ = ["PLACES", "CallOutline", "Outline", "Place", "call_outline", "outline_of"]
@@ -143,7 +143,7 @@ def call_outline(call: Call) -> CallOutline:
     seen = START * (call.inputs is not None) | END * (output is not None) | TEXT * (call.text is not None)
     return CallOutline(
         call.id, call.parent_id, call.op, kind_of(call), call.status, call.duration,
-        None if output is None else count_of(output, "token_ids"),
+        tokens_of(call),
         None if output is None or call.parent_id is not None else count_of(output, "response_ids"),
         call.started_at, call.ended_at,
         Place({name: head[name] for name in PLACES if name in head}, call.attributes), seen, call.writer,

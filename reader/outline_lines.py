@@ -14,10 +14,11 @@ import orjson
 import zstandard
 
 from ..schemas.lines import Line
+from .answers import gives_tokens, tokens_in
 from .calls import Call
-from .digest import count_of
+from .counts import count_of
 from .figures import END, START, TEXT, figures_of
-from .kinds import LOOKED_AT, kind_named
+from .kinds import MODEL, gets_parameters, kind_joined, kind_named
 from .losses import Losses
 from .outline import PLACES, call_outline
 from .outline_shape import NOT_WHOLE
@@ -34,7 +35,7 @@ _LEVEL = 1
 
 # A call: id, parent, op, kind, status, duration, tokens, response, started_at, ended_at, place, seen.
 Row = tuple[Any, ...]
-_ID, _PARENT, _STARTED, _SEEN = 0, 1, 8, 11
+_ID, _PARENT, _KIND, _STARTED, _SEEN = 0, 1, 3, 8, 11
 # What is written as numbers of words.
 _WORDS = (2, 3, 4)
 
@@ -61,7 +62,14 @@ _OF_THE_FILE = frozenset({"header", "stall"})
 def merge_rows(one: Row, other: Row) -> tuple[Row, int]:
     """What both say of a call, and how many of its records are there twice. The first of two counts."""
     better = other if _rank(other[_SEEN]) > _rank(one[_SEEN]) else one
-    return (*better[:_SEEN], one[_SEEN] | other[_SEEN], *one[_SEEN + 1 :]), (one[_SEEN] & other[_SEEN]).bit_count()
+    joined = _with_kind(better, (one if better is other else other)[_KIND])
+    return (*joined[:_SEEN], one[_SEEN] | other[_SEEN], *one[_SEEN + 1 :]), (one[_SEEN] & other[_SEEN]).bit_count()
+
+
+def _with_kind(row: Row, other: str) -> Row:
+    """The row with the kind that it has together with what another record of the call says."""
+    kind = kind_joined(row[_KIND], other)
+    return row if kind == row[_KIND] else (*row[:_KIND], kind, *row[_KIND + 1 :])
 
 
 def _rank(seen: int) -> int:
@@ -89,8 +97,8 @@ class _Outliner:
         self._traces: defaultdict[str, dict[str, Row]] = defaultdict(dict)
         # of each of them: records of calls, those without an id among them
         self._records: Counter[str] = Counter()
-        # op as written, whether of a root -> the op, its kind, and its kind where it gave token ids
-        self._ops: dict[tuple[bytes, bool], tuple[str, str, str]] = {}
+        # op as written, whether of a root -> the op, its kind, where it gave token ids, where it got parameters
+        self._ops: dict[tuple[bytes, bool], tuple[str, str, str, str]] = {}
         self._places: dict[tuple[bytes | str, bytes | str], int] = {}
         self._place_rows: list[tuple[str, str]] = []
         self._scores: list[bytes] = []
@@ -133,21 +141,27 @@ class _Outliner:
         name = call_id.decode()
         known = calls.get(name)
         seen = bit
+        op_name, kind_name, kind_with_tokens, kind_with_parameters = known_op
+        if kind_name != kind_with_parameters and bit == START and gets_parameters(line, begin):
+            kind_name = kind_with_parameters
         if known is not None:
             seen |= known[_SEEN]
             if known[_SEEN] & (bit | END) or bit == TEXT:
                 # the end is there, and says more; the first of two counts
-                self._counts["duplicates"] += known[_SEEN] & bit != 0
+                if known[_SEEN] & bit:
+                    self._counts["duplicates"] += 1
+                elif bit == START:
+                    known = _with_kind(known, kind_name)
                 calls[name] = (*known[:_SEEN], seen)
                 return True
-        op_name, kind_name, kind_with_tokens = known_op
+            kind_name = kind_joined(kind_name, known[_KIND])
         tokens = response = seconds = None
         if bit == END:
             seconds = float(duration)
-            tokens = count_of(line, "token_ids", begin, end)
-            if tokens is not None and kind_name != kind_with_tokens:
-                early = count_of(line, "token_ids", begin, min(begin + LOOKED_AT, end))
-                kind_name = kind_name if early is None else kind_with_tokens
+            # the end of a generator has a key of its own, and is parsed
+            tokens = tokens_in(line, begin, end, by_name=kind_name == MODEL, streamed=False)
+            if tokens is not None and kind_name != kind_with_tokens and gives_tokens(line, begin, end):
+                kind_name = kind_with_tokens
             if is_root:
                 response = count_of(line, "response_ids", begin, end)
         told = "unfinished" if bit != END else "success" if status == b"success" else status.decode()
@@ -206,14 +220,18 @@ class _Outliner:
             calls[row[_ID]], twice = merge_rows(known, row)
             self._counts["duplicates"] += twice
 
-    def _new_op(self, quoted: bytes, is_root: bool) -> tuple[str, str, str] | None:
+    def _new_op(self, quoted: bytes, is_root: bool) -> tuple[str, str, str, str] | None:
         """An op and its kinds by its JSON; None where that is none."""
         try:
             op = orjson.loads(quoted) or "unknown"
         except orjson.JSONDecodeError:
             return None
-        plain, with_tokens = (kind_named(op, is_root=is_root, has_tokens=tokens) for tokens in (False, True))
-        known = self._ops[quoted, is_root] = op, plain, with_tokens
+        known = self._ops[quoted, is_root] = (
+            op,
+            kind_named(op, is_root=is_root),
+            kind_named(op, is_root=is_root, has_tokens=True),
+            kind_named(op, is_root=is_root, has_parameters=True),
+        )
         return known
 
     def _new_place(self, fields: bytes, attributes: bytes) -> int | None:

@@ -6,8 +6,7 @@ from typing import Any
 
 from ..reader import Call
 from ..reader.conversation import Turn
-from ..reader.digest import count_of
-from ..reader.kinds import kind_of
+from ..reader.kinds import kind_of, tokens_of
 
 __all__ = ["call_json", "turn_json"]
 
@@ -24,7 +23,7 @@ def call_json(call: Call) -> dict[str, Any]:
         "started_at": call.started_at,
         "ended_at": call.ended_at,
         "duration": call.duration,
-        "tokens": count_of(call.raw_output, "token_ids") if call.raw_output else None,
+        "tokens": tokens_of(call),
         "exception": call.exception,
         "orphan": call.orphan,
         "node": call.writer.node,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ..reader import Call, Trajectory
-from ..reader.digest import count_of
+from ..reader.kinds import tokens_of
 from ..schemas.wording import counted
 from .terminal import Line, line
 from .text import cell_width, cut_to_width, human_seconds, visible
@@ -67,7 +67,7 @@ def _call_line(call: Call, indent: str, depth: int, columns: int, unique: int, b
     level = f"{depth}: " if depth > _MAX_INDENT else ""
     name = f"  {indent}{branch}{level}{visible(call.op)}"
     facts = [human_seconds(call.duration)]
-    tokens = count_of(call.raw_output, "token_ids") if call.raw_output else None
+    tokens = tokens_of(call)
     if tokens is not None:
         facts.append(f"{tokens:,} tok")
     end = f"{'  '.join(facts)}  {call.id[:unique]}"

@@ -12,9 +12,8 @@ from typing import Any
 
 from ..reader import Trajectory
 from ..reader.conversation import Decode, conversation
-from ..reader.digest import count_of
 from ..reader.facts import trajectory_facts
-from ..reader.kinds import OTHER, handing_on, kind_of
+from ..reader.kinds import OTHER, handing_on, kind_of, tokens_of
 from ..reader.payloads import json_text
 from ..reader.score_names import flat_scores
 from ..reader.steps import number_of
@@ -131,7 +130,7 @@ def call_rows(run: str, trajectory: Trajectory, *, payloads: bool) -> Iterator[R
             "started_at": _time(call.started_at),
             "ended_at": _time(call.ended_at),
             "duration": call.duration,
-            "tokens": count_of(call.raw_output, "token_ids") if call.raw_output else None,
+            "tokens": tokens_of(call),
             "exception_type": None if exception is None else str(exception.get("type")),
             "exception_message": None if exception is None else str(exception.get("message")),
             "exception": None if exception is None else json_text(exception),

@@ -121,6 +121,10 @@ def _title(turn: Turn, columns: int) -> Line:
         words = ["response: the model's and the tools' (tell them apart with --tokenizer)"]
     if turn.name:
         words.append(visible(turn.name))
+    if turn.request is not None:
+        words.append(f"request {turn.request + 1:,}")
+    if turn.answer is not None:
+        words.append(f"answer {turn.answer + 1:,}")
     if turn.call is not None:
         words.append(human_seconds(turn.call.duration))
         if turn.call.status != "success":

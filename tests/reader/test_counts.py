@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from verl_trace.reader.digest import count_of
+from verl_trace.reader.counts import count_of
 
 NAMES = ("token_ids", "response_ids", "num_turns")
 

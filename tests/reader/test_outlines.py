@@ -21,7 +21,18 @@ from verl_trace.reader.outlines import iter_outlines
 from verl_trace.reader.trees import Reading
 
 Spans = Any
-OPS = ("ToolAgentLoop.run", "LLMServerClient.generate", "Tool.execute", "search", "a.b.c", 'näh \\ "x"', "")
+OPS = (
+    "ToolAgentLoop.run",
+    "LLMServerClient.generate",
+    "LLM.generate",
+    "Tool.execute",
+    "search",
+    "a.b.c",
+    'näh \\ "x"',
+    "",
+)
+REQUESTS = [{"_type": "RequestOutput", "request_id": "0", "outputs": [
+    {"_type": "CompletionOutput", "index": index, "token_ids": [1] * index} for index in range(3)]}] * 2  # fmt: skip
 SAMPLES = (0, 7, "7", None, 1.5, True, "été", {"a": [1]}, [1, "x"])
 
 
@@ -47,16 +58,19 @@ def records(spans: Spans, random: random.Random, root: int) -> list[bytes]:
         if parent is not None and random.random() < 0.1:
             head["parent_id"] = random.choice([spans.id(9999), "00000000-0000-7000-" + spans.id(parent)[19:]])
         begun = {**head, "started_at": spans.time(at)}
-        out.append(spans.line("start", {**begun, "attributes": attributes}, "inputs", {"prompt_ids": [1, 2]}))
+        out.append(spans.line("start", {**begun, "attributes": attributes}, "inputs",
+                              random.choice(({"prompt_ids": [1, 2]}, {"parameters": {"x": 1}}))))  # fmt: skip
         raised = random.random() < 0.2
         exception = {"type": "E", "message": "\u202e", "traceback": []} if raised else None
         has_text = random.random() < 0.3
         outcome = {"ended_at": spans.time(at + 2), "duration": random.choice((0, 0.5, 1e-7, 3)), "text": has_text}
         status = {"status": "error" if raised else "success", "exception": exception}
-        extra = {"blobs": ["x"]} if random.random() < 0.1 else {}
+        extra: dict[str, Any] = {"blobs": ["x"]} if random.random() < 0.1 else {}
+        extra |= {"generator": {"yielded": 2, "ended": "exhausted"}} if random.random() < 0.1 else {}
         output: Any = random.choice(
             ({"token_ids": [1] * random.randrange(3000)}, {"token_ids": []}, {"response_ids": [4, 5, 6]}, [1], "text",
-             {"long": "x" * 5000, "token_ids": [1, 2]}, {"token_ids": 12, "num_turns": 3}, None)
+             {"long": "x" * 5000, "token_ids": [1, 2]}, {"token_ids": 12, "num_turns": 3}, None, [1, 2, 3], [],
+             REQUESTS, REQUESTS[0], [{"token_ids": [1]}, {"token_ids": [1, 2]}], {"yielded": [[1], [2]], "x": 1})
         )  # fmt: skip
         out.append(
             spans.line("end", {**begun, **outcome, **status, **extra, "attributes": attributes}, "output", output)
@@ -182,7 +196,7 @@ def test_the_recorders_own_records_are_not_parsed(
 
 def test_the_cache_may_be_anything(spans: Spans, cache: Path) -> None:
     """Cut, empty, garbage, of another form, not writable, not there, in the way: only the time differs."""
-    run = made(spans, 7)
+    run = made(spans, 5)
     whole = found(run.folder)
     files = list(cache.iterdir())
     assert files

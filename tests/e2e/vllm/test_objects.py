@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
+from verl_trace.reader import find_runs, iter_trajectories
+from verl_trace.reader.outlines import iter_outlines
 from verl_trace.schemas.values import encode
+from verl_trace.viewer.chat import chat_lines
 
 pytestmark = pytest.mark.e2e
 
@@ -34,16 +37,17 @@ def vllm() -> Any:
 
 
 @pytest.fixture(scope="module")
-def recorded(
-    run: Callable[..., str],
-    model: Path,
-    records: Callable[[Path], Any],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Any:
-    """What `examples/vllm_direct.py` left in its run's folder."""
+def folder(run: Callable[..., str], model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run's folder that `examples/vllm_direct.py` left."""
     folder = tmp_path_factory.mktemp("direct")
     run(folder, ROOT / "examples/vllm_direct.py", str(model))
-    return records(folder / "runs/vllm-direct")
+    return folder / "runs/vllm-direct"
+
+
+@pytest.fixture(scope="module")
+def recorded(folder: Path, records: Callable[[Path], Any]) -> Any:
+    """What is in it."""
+    return records(folder)
 
 
 def names(kind: Any) -> set[str]:
@@ -123,6 +127,26 @@ def test_streams_are_whole(recorded: Any, vllm: Any) -> None:
         assert "".join(output["outputs"][0]["text"] for output in ends[stream]) == ends[answer]
         assert [output["finished"] for output in ends[stream]][-1] is True
         assert all(names(vllm.outputs.RequestOutput) <= output.keys() for output in ends[stream])
+
+
+def test_every_answer_is_read_as_one(folder: Path, recorded: Any) -> None:
+    """Tokens of all prompts' answers, a conversation for each of them, and one for each stream."""
+    (run,) = find_runs(folder)
+    outlines = {outline.calls[-1].op: outline.figures for outline in iter_outlines(run)}
+    (batch,) = (head["payload"] for head in recorded.of("end", op="LLM.generate"))
+    texts = [answer["text"] for request in batch for answer in request["outputs"]]
+    lines = [line for trajectory in iter_trajectories(run) for line in chat_lines(trajectory)]
+    said = [[message["content"] for message in line["messages"]] for line in lines]
+    prompts = [prompt for prompt in ("the answer is", "a number is", "is the answer a number") for _ in range(ANSWERS)]
+
+    assert {op: figures.tokens for op, figures in outlines.items()} == {
+        "LLM.generate": PROMPTS * ANSWERS * TOKENS,
+        "AsyncLLM.generate": TOKENS,
+    }
+    assert said[: PROMPTS * ANSWERS] == [list(pair) for pair in zip(prompts, texts, strict=True)]
+    streams = {head["payload"] for head in recorded.of("end", op="answer")}
+    assert len(said) == PROMPTS * ANSWERS + PROMPTS
+    assert {answer for _, answer in said[PROMPTS * ANSWERS :]} == streams
 
 
 def test_parameters_are_whole(recorded: Any, vllm: Any) -> None:
