@@ -30,7 +30,7 @@ from .writers import Segment, Writer
 __all__ = ["FORM", "Row", "is_whole", "merge_rows", "outline_lines"]
 
 # Raised when what is kept changes: outlines of another form are made anew.
-FORM = 4
+FORM = 5
 _LEVEL = 1
 
 # A call: id, parent, op, kind, status, duration, tokens, response, started_at, ended_at, place, seen.
