@@ -32,7 +32,7 @@ begun = time.monotonic()
 verl_trace.RolloutTraceConfig.init("project", "exp1", "jsonl")
 """
 LATER = """
-while "_hashlib" not in sys.modules and time.monotonic() - begun < 30:
+while "verl_trace.recorder.mounts" not in sys.modules and time.monotonic() - begun < 30:
     time.sleep(0.01)
 print("\\n".join(f"{after} {name}" for after, name in loaded))
 """
