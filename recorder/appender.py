@@ -324,6 +324,11 @@ class Appender:
         return self._lose("queue full") if taken is False else taken
 
     @property
+    def is_stalled(self) -> bool:
+        """Whether records are put aside, since the disk takes too long."""
+        return self._backlog is not None
+
+    @property
     def waiting(self) -> int:
         """Records in the backlog of a stalled disk."""
         return len(self._backlog or ())

@@ -97,7 +97,8 @@ class Background:
 
     def _run(self) -> None:
         self._synced = time.monotonic()
-        self._be_calm()
+        if not self._writer.is_stalled:
+            self._be_calm()
         if not self._stopping:
             self.sealer.start()
             with loading():

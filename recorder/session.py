@@ -97,8 +97,12 @@ class Session:
         return True
 
     def _warn_of_names(self) -> None:
-        with loading.loading():
-            found = mistyped()
+        try:
+            with loading.loading():
+                found = mistyped()
+        except OSError:
+            # no descriptor is left
+            return
         for name, meant in found.items():
             if meant:
                 warn_once(f"name-{name}", f"{name} is no setting and says nothing here: did you mean {meant}?")
