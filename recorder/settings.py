@@ -43,7 +43,7 @@ VARIABLES = frozenset(f"VERL_TRACE_{name}" for name in _NAMES)
 # Forms that a mistyped prefix has.
 _PREFIXES = ("VERL_TRACE", "VERLTRACE")
 # How much of a name must agree with a setting's, so that this one was meant.
-_ALIKE = 0.6
+_ALIKE = 0.75
 
 # A segment this large compresses in a fraction of a second and keeps the number of files low.
 DEFAULT_SEGMENT_BYTES = 64 << 20
