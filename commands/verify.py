@@ -109,7 +109,7 @@ def _remarks(report: RunReport) -> str:
     }
     parts = [f"{count:,} {words}" for words, count in counts.items() if count]
     if report.lost_records:
-        parts.append(f"never written: {visible(lost_words(report.lost_records, report.lost_by))}")
+        parts.append(visible(lost_words(report.lost_records, report.lost_by)))
     return f" ({'; '.join(parts)})" if parts else ""
 
 

@@ -16,6 +16,8 @@ _PAUSES = {
     "MAX_BYTES": "while recording was paused at VERL_TRACE_MAX_BYTES",
     "MIN_FREE": "while recording was paused by VERL_TRACE_MIN_FREE",
 }
+# What a repaired copy lacks: it was written.
+_DAMAGED = "damaged"
 
 
 @dataclass
@@ -66,12 +68,21 @@ class Losses:
 
     @property
     def by_reason(self) -> Counter[str]:
-        """The same by reason; without `damaged`, and without what somebody else has written."""
-        return Counter(self.told_by) | Counter(self.dropped_by)
+        """The same by reason, without what somebody else has written."""
+        return (Counter(self.told_by) | Counter(self.dropped_by)) + Counter({_DAMAGED: self.damaged})
 
 
 def lost_words(records: int, by_reason: Mapping[str, int]) -> str:
-    """`108 records, while recording was paused at VERL_TRACE_MAX_BYTES`; with several reasons, how many of each."""
+    """`never written: 108 records, while recording was paused at VERL_TRACE_MAX_BYTES`; with several reasons, how many
+    of each. What a repaired copy lacks is told apart: it was written."""
+    damaged = min(by_reason.get(_DAMAGED, 0), records)
+    others = {reason: count for reason, count in by_reason.items() if reason != _DAMAGED}
+    parts = [f"never written: {_never_written(records - damaged, others)}"] if records > damaged else []
+    parts += [f"damaged or missing where this copy was repaired: {counted(damaged, 'record')}"] if damaged else []
+    return "; ".join(parts)
+
+
+def _never_written(records: int, by_reason: Mapping[str, int]) -> str:
     reasons = [(count, _why(reason)) for reason, count in sorted(by_reason.items())]
     if not reasons:
         return counted(records, "record")

@@ -213,6 +213,11 @@ class Writer:
         """Whether the last record is the one that a writer ends with. A pass over the records sets it."""
         return _closed_at_exit(self.segments[-1])
 
+    @cached_property
+    def closed_itself(self) -> bool:
+        """Whether the process has written that record, not whoever made a repaired copy of its files."""
+        return self.closed and _closed_at_exit(self.segments[-1], itself=True)
+
     @property
     def live(self) -> bool:
         """Whether the process may still write; a recording that was ended may be followed by records of open calls."""
@@ -226,12 +231,12 @@ class Writer:
         return "live" if self.alive else "torn"
 
 
-def _closed_at_exit(segment: Segment) -> bool:
+def _closed_at_exit(segment: Segment, *, itself: bool = False) -> bool:
     try:
         record = parse_record(segment.last_line())
     except OSError:
         return False
-    return record is not None and is_exit(record)
+    return record is not None and is_exit(record) and not (itself and "repaired" in record.head)
 
 
 def _is_alive(header: dict[str, Any]) -> bool | None:

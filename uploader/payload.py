@@ -287,10 +287,10 @@ def _exception(call: Call) -> str | None:
     """The text that Weave's client would send: JSON with type, message and traceback."""
     if call.unfinished:
         process = f"process {call.writer.pid} on {call.writer.host}"
-        # one that has closed its recording was not killed: recording was paused, say, or the disk full
+        # one that has closed its recording itself was not killed: recording was paused, say, or the disk full
         ended = (
             f"no end of this call was recorded, although the {process} closed its recording"
-            if call.writer.closed
+            if call.writer.closed_itself
             else f"the recording {process} ended before this call did"
         )
         message = f"{ended}; it was last seen at {call.last_seen_at}"

@@ -298,7 +298,7 @@ def _note(run: Run, report: RunReport, reading: Reading, settling: Settling) -> 
     if reading.skipped:
         report.note(f"{counted(reading.skipped, 'trajectory')} left out by sampling when the run was recorded")
     if reading.lost_records:
-        report.note(f"not written when the run was recorded: {lost_words(reading.lost_records, reading.lost_by)}")
+        report.note(lost_words(reading.lost_records, reading.lost_by))
     if report.skipped[WAITS_FOR_SEGMENT]:
         names = settling.missing
         more = f" and {len(names) - DAMAGES_NOTED:,} more" if len(names) > DAMAGES_NOTED else ""

@@ -149,7 +149,7 @@ def _notes(fact: dict[str, Any], whole_run: bool) -> list[str]:
     }
     notes += [f"{name}: {counted(fact[key], noun)} {words}" for key, (noun, words) in counts.items() if fact[key]]
     if fact["lost"]:
-        notes.append(f"{name}: never written: {visible(lost_words(fact['lost'], fact['lost_by']))}")
+        notes.append(f"{name}: {visible(lost_words(fact['lost'], fact['lost_by']))}")
     notes += [_clock_note(name, found) for found in fact["clock_differences"]]
     unknown = fact["unknown_kinds"].items()
     notes += [f"{name}: {counted(n, 'record')} of the unknown kind {visible(kind)!r}" for kind, n in unknown]
@@ -165,7 +165,12 @@ def _notes(fact: dict[str, Any], whole_run: bool) -> list[str]:
 
 def _why_unfinished(fact: dict[str, Any]) -> str:
     """What may have become of calls that did not end. A process that has closed its recording was not killed."""
-    reasons = ["the record was not written"] if fact["lost"] else []
+    damaged = fact["lost_by"].get("damaged", 0)
+    reasons = ["the record was not written"] if fact["lost"] > damaged else []
+    reasons += ["the record was damaged"] if damaged else []
+    if damaged and fact["state"] == "closed":
+        # the copy is closed, whatever became of the process
+        reasons.append("the process was killed")
     if fact["state"] != "closed":
         reasons.append("the process was killed, or is still at it")
     return ", or ".join(reasons) or "still at work when the recording ended"

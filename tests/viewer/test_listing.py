@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from verl_trace.reader import find_runs, summarise
+from verl_trace.reader.repair import repair as repair_run
 from verl_trace.viewer.listing import listing, run_facts
 from verl_trace.viewer.text import human_bytes, plain_table, visible
 
@@ -80,6 +81,20 @@ def test_a_paused_recording_is_not_called_killed(tmp_path: Path, writer: type[An
     assert "1 call without an end (the record was not written)" in text
     assert "never written: 8 records (1 because of EIO, 7 while recording was paused by VERL_TRACE_MIN_FREE)" in text
     assert "killed" not in text
+
+
+def test_what_a_repaired_copy_lacks_was_written(tmp_path: Path, writer: type[Any]) -> None:
+    """Damaged records are not told as never written, nor a killed process as one that closed its recording."""
+    made = writer(tmp_path / "runs", "p")
+    made.start("a")
+    made.append(b"garbage\n")
+    made.age(3600)
+    repair_run(made.folder, tmp_path / "copy")
+    text = shown(tmp_path / "copy")
+
+    assert "1 call without an end (the record was damaged, or the process was killed)" in text
+    assert "damaged or missing where this copy was repaired: 2 records" in text
+    assert "never written" not in text
 
 
 def test_an_empty_run_says_so(tmp_path: Path, writer: type[Any]) -> None:
