@@ -11,6 +11,7 @@ import typer
 
 from ..reader import Filters
 from ..schemas.errors import CannotStart, MissingExtra
+from ..viewer.text import visible
 from .filters import with_filters
 from .printing import print_json
 from .runs import WholeRunArgument, run_path
@@ -157,7 +158,9 @@ def upload(
     }  # fmt: skip
     run = run_path(run, whole=True, awaited=follow)
     if follow:
-        typer.echo(f"verl-trace: following {run}, a look every {every}; Ctrl-C ends it", err=True)
+        # a name that no run has yet may have been meant in the folder of runs
+        waits = "" if run.exists() else f" (not there yet; awaited is {run.absolute()})"
+        typer.echo(f"verl-trace: following {visible(f'{run}{waits}')}, a look every {every}; Ctrl-C ends it", err=True)
     try:
         result = _upload(run, options, choosing, wandb)
     except KeyboardInterrupt:

@@ -97,3 +97,13 @@ def test_a_run_that_may_still_come(runs: Path) -> None:
     """`upload --follow grpo-100` waits for that run, and follows none that begins alike."""
     assert run_path(Path("grpo-"), whole=True, awaited=True) == Path("grpo-")
     assert run_path(Path("grpo-1"), whole=True, awaited=True) == runs / "grpo-1"
+
+
+def test_where_a_run_is_awaited(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    """A name that no run has yet is a path of the current folder, which may not be what was meant."""
+    # what cannot be followed ends it before the first look
+    awaited, there = (cli("upload", name, "--follow", "--limit", "1").err for name in ("grpo-\x1b[31m", "grpo-1"))
+
+    assert "following grpo-\\x1b[31m (not there yet; awaited is " in awaited
+    assert str(tmp_path / "here") in awaited
+    assert f"following {runs / 'grpo-1'}, a look every" in there
