@@ -81,7 +81,10 @@ def tokens_in(output: bytes, begin: int, end: int, *, by_name: bool, streamed: b
         for answer in request.answers
         if answer.ids is not None
     ]
-    return sum(counts) if counts else None
+    if counts:
+        return sum(counts)
+    # a stream of pieces of no known form: as of any other object, which is what a digest of it keeps
+    return count_of(output, "token_ids", begin, end) if output[begin] == _OBJECT else None
 
 
 def _tokens_of_engine(output: bytes, begin: int, end: int) -> int | None:

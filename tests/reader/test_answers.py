@@ -119,6 +119,20 @@ def test_every_answer_is_found_and_counted(name: str, spans: Any) -> None:
     assert outline.figures.tokens == total
 
 
+@pytest.mark.parametrize("op", ["Client.generate", "Client.steps"])
+def test_a_stream_of_another_form_counts_the_same_for_all(op: str, spans: Any) -> None:
+    """What is not known as an answer has the count of any object, also in its digest."""
+    output = {"yielded": [{"step": {"token_ids": [5, 6]}}, {"step": {"token_ids": [7]}}], "response_text": "abc"}
+    end = spans.end(2, 1, op=op, output=output, generator=STREAM)
+    spans.sealed(spans.header(), spans.start(1), spans.start(2, 1, op=op), end, spans.end(1), spans.close())
+    (trajectory,), _ = spans.read()
+    (light,) = iter_trajectories(spans.run(), source=digests)
+    (outline,) = iter_outlines(spans.run())
+
+    assert [tokens_of(trajectory.calls[1]), tokens_of(light.calls[1]), outline.calls[1].tokens] == [2] * 3
+    assert {kind_of(trajectory.calls[1]), kind_of(light.calls[1]), outline.calls[1].kind} == {MODEL}
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_streams_and_batches_of_vllm_by_chance(seed: int) -> None:
     """Counted without parsing, they have as many tokens as when they are parsed, and as were made."""
