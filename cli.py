@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import select
@@ -129,8 +130,10 @@ def _options(
     if ctx.invoked_subcommand != "doctor":
         from .commands.variables import warnings
 
-        for text in warnings():
-            typer.echo(f"verl-trace: warning: {visible(text)}", err=True)
+        # a log that is full keeps nobody from reading a run
+        with contextlib.suppress(OSError):
+            for text in warnings():
+                typer.echo(f"verl-trace: warning: {visible(text)}", err=True)
 
 
 def main() -> None:

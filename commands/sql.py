@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -95,8 +96,16 @@ def sql(
             raise BadQuery(str(error).strip().splitlines()[0], hint=hint) from None
         readings = tables.readings
     if out is not None:
-        typer.echo(f"{visible(out)}: {counted(written, 'row')}")
+        typer.echo(f"{visible(out)}: {counted(written, 'row')}", err=_is_stdout(out))
     report_damage(readings)
+
+
+def _is_stdout(out: Path) -> bool:
+    """Whether rows were written to where a word about them would be one of them: /dev/stdout, in a pipe."""
+    try:
+        return os.path.samestat(out.stat(), os.fstat(1))
+    except OSError:
+        return False
 
 
 def _write(result: Any, format: str, out: Path | None) -> int:

@@ -104,6 +104,17 @@ def test_a_mistyped_variable_is_told_by_every_command(tmp_path: Path) -> None:
     assert (doctor.stdout.count("VERL_TRACE_DIRR"), doctor.stderr) == (1, "")
 
 
+def test_a_warning_that_cannot_be_written_stops_no_command() -> None:
+    """A log on a full disk."""
+    environment = {**os.environ, "VERL_TRACE_DIRR": "x"}
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [SCRIPT, "ls", "--help"], stdout=subprocess.PIPE, stderr=full, env=environment, timeout=60, check=False
+        )
+
+    assert (done.returncode, b"List recorded runs" in done.stdout) == (0, True)
+
+
 def test_the_command_line_starts_without_heavy_packages() -> None:
     """weave, wandb and requests belong to an extra, and even where they are installed only an upload loads them."""
     names = ("weave", "wandb", "requests", "numpy", "torch", "pydantic", "verl")

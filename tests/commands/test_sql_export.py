@@ -6,6 +6,8 @@ import csv
 import importlib
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,15 @@ def test_a_file_that_was_written_is_told(cli: Cli, rollouts: Path, tmp_path: Pat
 
     assert (done.code, done.out, done.err) == (0, f"{tmp_path / 'x'}: 3 rows\n", "")
     assert (tmp_path / "x").stat().st_size > 0
+
+
+def test_rows_for_a_pipe_are_rows_only(rollouts: Path) -> None:
+    """Of what went to /dev/stdout, stderr tells."""
+    script = Path(sys.executable).with_name("verl-trace")
+    command = [script, "sql", rollouts, "SELECT 1 AS n", "--format", "csv", "-o", "/dev/stdout"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert (done.stdout.split(), done.stderr) == (["n", "1"], "/dev/stdout: 1 row\n")
 
 
 @pytest.mark.parametrize(
