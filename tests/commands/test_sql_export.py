@@ -85,7 +85,7 @@ def test_a_file_that_was_written_is_told(cli: Cli, rollouts: Path, tmp_path: Pat
 def test_rows_for_a_pipe_are_rows_only(rollouts: Path) -> None:
     """Of what went to /dev/stdout, stderr tells."""
     script = Path(sys.executable).with_name("verl-trace")
-    command = [script, "sql", rollouts, "SELECT 1 AS n", "--format", "csv", "-o", "/dev/stdout"]
+    command = [str(script), "sql", str(rollouts), "SELECT 1 AS n", "--format", "csv", "-o", "/dev/stdout"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     assert (done.stdout.split(), done.stderr) == (["n", "1"], "/dev/stdout: 1 row\n")
