@@ -114,6 +114,7 @@ class _Builder:
                 if done is not None:
                     yield from self._take(done)
         writer.closed = record is not None and is_exit(record)
+        writer.closed_itself = record is not None and writer.closed and "repaired" not in record.head
         self._reading.lost_records += self._losses.records
         self._reading.lost_by += self._losses.by_reason
         for state in self._open.values():

@@ -215,7 +215,7 @@ class Writer:
 
     @cached_property
     def closed_itself(self) -> bool:
-        """Whether the process has written that record, not whoever made a repaired copy of its files."""
+        """Whether the process has written that record, not whoever made a repaired copy of its files. Set like that."""
         return self.closed and _closed_at_exit(self.segments[-1], itself=True)
 
     @property
