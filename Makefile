@@ -19,7 +19,7 @@ ci:  ## all of it, as CI does
 bench:  ## hot path, event loop, memory, disk, start, replaying, reading, against peers where they are installed: one table, a quarter of an hour
 	.venv/bin/python benchmarks/run_all.py
 
-soak:  ## kills, storms and ten million calls, half an hour; SOAK_KILLS=2000, SOAK_STORMS=100 for more
+soak:  ## kills, storms and ten million calls, an hour and a half; SOAK_KILLS=2000, SOAK_STORMS=100 for more
 	.venv/bin/pytest -q -s -m soak tests
 	FUZZ_SECONDS=120 .ci/fuzz
 

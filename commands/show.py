@@ -12,6 +12,7 @@ from ..reader import Call
 from ..reader.conversation import conversation
 from ..reader.facts import trajectory_facts
 from ..reader.filters import Filters
+from ..reader.kinds import kinds_of
 from ..reader.media import as_file, content_of, describe, is_content
 from ..reader.payloads import MISSING, field, json_text, parsed
 from ..reader.pick import Picked, pick, raw_lines
@@ -108,13 +109,14 @@ def _print(picked: Picked, decode: Any, full: bool) -> None:
 
 
 def _as_json(picked: Picked, decode: Any) -> dict[str, Any]:
+    kinds = kinds_of(picked.trajectory.calls)
     if picked.call is not None and picked.call is not picked.trajectory.root:
-        return {**call_json(picked.call), **_parts(picked.call)}
+        return {**call_json(picked.call, kinds[picked.call.id]), **_parts(picked.call)}
     return {
         **as_of_facts(picked.run),
         "trajectory": trajectory_facts(picked.trajectory),
         "turns": [turn_json(turn) for turn in conversation(picked.trajectory, decode)],
-        "calls": [call_json(call) for call in picked.trajectory.calls],
+        "calls": [call_json(call, kinds[call.id]) for call in picked.trajectory.calls],
     }
 
 

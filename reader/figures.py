@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from .kinds import MODEL, OTHER, TOOL, handing_on
+from .kinds import MODEL, OTHER, ROOT, TOOL, handing_on
 
 __all__ = ["END", "START", "TEXT", "Figures", "OpFigures", "figures_of"]
 
@@ -58,7 +58,8 @@ def figures_of(columns: Sequence[Sequence[Any]]) -> Figures:
     ids, parents, ops, kinds, statuses, durations, tokens, responses, started, ended, places, seen, *_ = columns
     outer = handing_on(zip(ids, parents, kinds, strict=True)) if kinds.count(MODEL) > 1 else ()
     if outer:
-        kinds = [OTHER if call_id in outer else kind for call_id, kind in zip(ids, kinds, strict=True)]
+        instead = {call_id: ROOT if parent is None else OTHER for call_id, parent in zip(ids, parents, strict=True)}
+        kinds = [instead[call_id] if call_id in outer else kind for call_id, kind in zip(ids, kinds, strict=True)]
     root = parents.index(None) if None in parents else None
     first = root or 0
     open_calls = sum(not bits & END for bits in seen)

@@ -7,14 +7,14 @@ token ids come from a model, and what a model sends to a tool are `parameters`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .answers import gives_tokens, tokens_in
 from .calls import Call
 
 __all__ = [
     "MODEL", "OTHER", "PARSER", "ROOT", "TOOL", "gets_parameters", "handing_on", "kind_joined", "kind_named", "kind_of",
-    "tokens_of",
+    "kinds_of", "tokens_of",
 ]  # fmt: skip
 
 ROOT, MODEL, TOOL, PARSER, OTHER = "root", "model", "tool", "parser", "other"
@@ -33,6 +33,13 @@ def kind_of(call: Call) -> str:
         has_tokens=output is not None and gives_tokens(output, 0, len(output)),
         has_parameters=call.inputs is not None and gets_parameters(call.inputs, 0),
     )
+
+
+def kinds_of(calls: Sequence[Call]) -> dict[str, str]:
+    """The kinds of a trajectory's calls by their ids, as `kind_of` but for those that hand on what the model said."""
+    kinds = {call.id: kind_of(call) for call in calls}
+    outer = handing_on((call.id, call.parent_id, kinds[call.id]) for call in calls)
+    return kinds | {call.id: ROOT if call.parent_id is None else OTHER for call in calls if call.id in outer}
 
 
 @functools.lru_cache(maxsize=4096)

@@ -6,24 +6,24 @@ from typing import Any
 
 from ..reader import Call
 from ..reader.conversation import Turn
-from ..reader.kinds import kind_of, tokens_of
+from ..reader.kinds import MODEL, tokens_of
 
 __all__ = ["call_json", "turn_json"]
 
 
-def call_json(call: Call) -> dict[str, Any]:
-    """A call without its inputs and output."""
+def call_json(call: Call, kind: str) -> dict[str, Any]:
+    """A call, of a kind that its trajectory tells (`kinds_of`), without its inputs and output."""
     return {
         "id": call.id,
         "trace_id": call.trace_id,
         "parent_id": call.parent_id,
         "op": call.op,
-        "kind": kind_of(call),
+        "kind": kind,
         "status": call.status,
         "started_at": call.started_at,
         "ended_at": call.ended_at,
         "duration": call.duration,
-        "tokens": tokens_of(call),
+        "tokens": tokens_of(call) if kind == MODEL else None,
         "exception": call.exception,
         "orphan": call.orphan,
         "node": call.writer.node,

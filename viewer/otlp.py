@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ..reader import Call, Run, Trajectory
-from ..reader.kinds import MODEL, kind_of
+from ..reader.kinds import MODEL, kinds_of
 from ..reader.payloads import json_text
 
 __all__ = ["otlp_request"]
@@ -23,12 +23,13 @@ _DIGITS = set("0123456789abcdef")
 def otlp_request(run: Run, trajectory: Trajectory) -> dict[str, Any]:
     """One request. A call that never ended ends when its process was last seen, with status error."""
     resource = {"service.name": run.project_name, "verl_trace.experiment_name": run.experiment_name}
-    spans = [_span(call) for call in trajectory.calls]
+    kinds = kinds_of(trajectory.calls)
+    spans = [_span(call, kinds[call.id]) for call in trajectory.calls]
     scope = {"scope": {"name": "verl_trace"}, "spans": spans}
     return {"resourceSpans": [{"resource": {"attributes": _attributes(resource)}, "scopeSpans": [scope]}]}
 
 
-def _span(call: Call) -> dict[str, Any]:
+def _span(call: Call, kind: str) -> dict[str, Any]:
     begin = _nanoseconds(call.started_at)
     if call.duration is not None:
         end = begin + max(0, round(call.duration * 1e9))
@@ -45,7 +46,7 @@ def _span(call: Call) -> dict[str, Any]:
         "traceId": _hex(call.trace_id, 32),
         "spanId": _hex(call.id, 16),
         "name": call.op,
-        "kind": _CLIENT if kind_of(call) == MODEL else _INTERNAL,
+        "kind": _CLIENT if kind == MODEL else _INTERNAL,
         "startTimeUnixNano": str(begin),
         "endTimeUnixNano": str(end),
         "attributes": _attributes({name: value for name, value in told.items() if value is not None}),
@@ -56,9 +57,9 @@ def _span(call: Call) -> dict[str, Any]:
     if call.unfinished:
         span["status"] = {"code": _ERROR, "message": "the call never ended"}
     if call.exception is not None:
-        kind, message = str(call.exception.get("type")), str(call.exception.get("message"))
-        span["status"] = {"code": _ERROR, "message": f"{kind}: {message}"}
-        told = {"exception.type": kind, "exception.message": message}
+        error, message = str(call.exception.get("type")), str(call.exception.get("message"))
+        span["status"] = {"code": _ERROR, "message": f"{error}: {message}"}
+        told = {"exception.type": error, "exception.message": message}
         span["events"] = [{"name": "exception", "timeUnixNano": str(end), "attributes": _attributes(told)}]
     return span
 

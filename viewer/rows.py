@@ -13,7 +13,7 @@ from typing import Any
 from ..reader import Trajectory
 from ..reader.conversation import Decode, conversation
 from ..reader.facts import trajectory_facts
-from ..reader.kinds import OTHER, handing_on, kind_of, tokens_of
+from ..reader.kinds import MODEL, kinds_of, tokens_of
 from ..reader.payloads import json_text
 from ..reader.score_names import flat_scores
 from ..reader.steps import number_of
@@ -115,8 +115,7 @@ def trajectory_row(run: str, project: str, trajectory: Trajectory) -> Row:
 def call_rows(run: str, trajectory: Trajectory, *, payloads: bool) -> Iterator[Row]:
     """A row a call; without `payloads`, inputs and output are null."""
     place = _place(run, trajectory_facts(trajectory))
-    kinds = {call.id: kind_of(call) for call in trajectory.calls}
-    outer = handing_on((call.id, call.parent_id, kinds[call.id]) for call in trajectory.calls)
+    kinds = kinds_of(trajectory.calls)
     for call in trajectory.calls:
         exception = call.exception
         yield {
@@ -125,12 +124,12 @@ def call_rows(run: str, trajectory: Trajectory, *, payloads: bool) -> Iterator[R
             "parent_id": call.parent_id,
             "node": call.writer.node,
             "op": call.op,
-            "kind": OTHER if call.id in outer else kinds[call.id],
+            "kind": kinds[call.id],
             "status": call.status,
             "started_at": _time(call.started_at),
             "ended_at": _time(call.ended_at),
             "duration": call.duration,
-            "tokens": tokens_of(call),
+            "tokens": tokens_of(call) if kinds[call.id] == MODEL else None,
             "exception_type": None if exception is None else str(exception.get("type")),
             "exception_message": None if exception is None else str(exception.get("message")),
             "exception": None if exception is None else json_text(exception),

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from ..reader import Call, Run, Trajectory
-from ..reader.kinds import kind_of
+from ..reader.kinds import kinds_of
 
 __all__ = ["Timeline"]
 
@@ -37,7 +37,7 @@ class Timeline:
 
     def events(self, trajectory: Trajectory) -> Iterator[dict[str, Any]]:
         """A complete event (`ph` X) for every call; one that never ended begins and does not end (`B`)."""
-        spans = _spans(trajectory)
+        spans, kinds = _spans(trajectory), kinds_of(trajectory.calls)
         lane_of: dict[str, int] = {}
         # lane -> the calls that are open in it, the innermost last
         open_in: dict[tuple[int, int], list[Call]] = {}
@@ -49,7 +49,7 @@ class Timeline:
             lanes = self._lanes.setdefault(process, [])
             lanes[lane] = max(lanes[lane], end)
             event = {
-                "name": call.op, "cat": kind_of(call), "ph": "B" if call.unfinished else "X",
+                "name": call.op, "cat": kinds[call.id], "ph": "B" if call.unfinished else "X",
                 "ts": round(begin * 1e6, 3), "pid": process, "tid": lane, "args": _arguments(call),
             }  # fmt: skip
             yield event if call.unfinished else {**event, "dur": round((end - begin) * 1e6, 3)}

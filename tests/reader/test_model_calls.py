@@ -8,8 +8,9 @@ import pytest
 
 from verl_trace.reader.conversation import conversation
 from verl_trace.reader.facts import trajectory_facts
-from verl_trace.reader.kinds import MODEL, OTHER, handing_on
+from verl_trace.reader.kinds import MODEL, OTHER, ROOT, handing_on, kinds_of
 from verl_trace.reader.outlines import iter_outlines
+from verl_trace.viewer.rows import call_rows
 
 OUTPUT = {"token_ids": [5, 6, 7], "text": "a"}
 
@@ -43,6 +44,16 @@ def test_a_root_that_hands_on(spans: Any) -> None:
 
     assert [turn.name for turn in conversation(trajectory)] == ["Client.generate"]
     assert trajectory_facts(trajectory)["tokens"] == 3
+    assert list(kinds_of(trajectory.calls).values()) == [ROOT, MODEL]
+    (outline,) = iter_outlines(spans.run())
+    assert {op.op: (op.kind, op.tokens) for op in outline.figures.ops} == {
+        "Loop.run": (ROOT, 0),
+        "Client.generate": (MODEL, 3),
+    }
+    assert [(row["kind"], row["tokens"]) for row in call_rows("r", trajectory, payloads=False)] == [
+        (ROOT, None),
+        (MODEL, 3),
+    ]
 
 
 def test_ids_may_go_in_circles() -> None:
