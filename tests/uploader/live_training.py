@@ -52,7 +52,7 @@ def main(project: str, number: int, seed: int, rollouts: int) -> None:
             )
 
         for rollout in range(rollouts):
-            sample = 100 * (number // 2) + rollout
+            sample = 10_000 * (number // 2) + rollout
             with rollout_trace_attr(step=rollout // 4, sample_index=sample, rollout_n=number % 2):
                 run([dice.randrange(50_000) for _ in range(300)])
                 untold.append((current_attributes.get(), f"group-{sample}"))
